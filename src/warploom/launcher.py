@@ -186,8 +186,8 @@ def launch(
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
-        told = on_progress if bar is None else bar.update
-        setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, told)
+        report = on_progress if bar is None else bar.update
+        setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, report)
         running = Grid(setup if timeout is None else replace(setup, timeout=timeout))
         start = time.perf_counter()
         try:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import STRONG, GlobalTouch
 from warploom.checker.observer import Checker
-from warploom.machine.core.events import Batch, Declared, Event, Placed, Rows, Started, Told, Touch
+from warploom.machine.core.events import Batch, Declared, Event, Placed, Rows, Started, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 _MOST_KEPT = 1 << 16
@@ -41,7 +41,7 @@ class _Stream:
     left: int
     """Threads that have not exited."""
     rows: list[Rows] = field(default_factory=list)
-    told: list[tuple[int, Told]] = field(default_factory=list)
+    warp_events: list[tuple[int, WarpEvents]] = field(default_factory=list)
     count: int = 0
     """Rows."""
 
@@ -56,11 +56,11 @@ class _Stream:
         rows = self.joined()
         made = iter(()) if rows is None else rows.events()
         at = 0
-        for place, told in self.told:
+        for place, warp_events in self.warp_events:
             for _ in range(place - at):
                 yield next(made)
             at = place
-            yield from told.events()
+            yield from warp_events.events()
         yield from made
 
 
@@ -140,14 +140,14 @@ class Clusters:
                 place = each % across, each // across % down, each // (across * down)
                 self._stream(place).rows.append(rows.part(found))
                 starts[place] = found.tolist()
-        for row, told in batch.others.together:
-            cta_ = told.agents[0][0].cta
+        for row, warp_events in batch.others.together:
+            cta_ = warp_events.agents[0][0].cta
             place = cta_[0] // x, cta_[1] // y, cta_[2] // z
             stream = self._stream(place)
             before = bisect_left(starts[place], row) if place in starts else 0
-            stream.told.append((stream.count + before, told))
-            if told.kind == "exit":
-                stream.left -= sum(lanes.bit_count() for _, lanes in told.agents)
+            stream.warp_events.append((stream.count + before, warp_events))
+            if warp_events.kind == "exit":
+                stream.left -= sum(lanes.bit_count() for _, lanes in warp_events.agents)
                 if stream.left <= 0:
                     ended.append(place)
         for place, found in starts.items():
@@ -164,7 +164,7 @@ class Clusters:
 
     def _judge(self, stream: _Stream) -> None:
         """Judge a cluster that has ended."""
-        self._kept -= len(stream.told) + stream.count
+        self._kept -= len(stream.warp_events) + stream.count
         for model in self.models:
             moves = _Comparison(self, stream, model.stream).moves()
             if moves is not None:
@@ -249,9 +249,9 @@ class _Comparison:
     def moves(self) -> dict[int, int] | None:
         """The distance by which each array has moved in the new stream; None if the streams differ."""
         new, old = self._new, self._old
-        if new.count != old.count or len(new.told) != len(old.told):
+        if new.count != old.count or len(new.warp_events) != len(old.warp_events):
             return None
-        for (one_place, one), (other_place, other) in zip(new.told, old.told, strict=True):
+        for (one_place, one), (other_place, other) in zip(new.warp_events, old.warp_events, strict=True):
             if one_place != other_place or not self._is_equal(one, other):
                 return None
         rows = new.joined()
@@ -262,7 +262,7 @@ class _Comparison:
                 return None
         return self._moves
 
-    def _is_equal(self, new: Told, old: Told) -> bool:
+    def _is_equal(self, new: WarpEvents, old: WarpEvents) -> bool:
         """Compare two events, or the events of warps that act together."""
         (
             kind, verb, agents, source, touches, declared, barrier, phase, number, group, operation, passed, leave,
@@ -359,8 +359,10 @@ def _synchronises(batch: Batch) -> bool:
     if any(_is_strong(site.declared) for site in sites):
         return True
     return any(
-        told.kind == "access" and _is_strong(told.declared) and any(touch.space == "global" for touch in told.touches)
-        for _, told in batch.others.together
+        warp_events.kind == "access"
+        and _is_strong(warp_events.declared)
+        and any(touch.space == "global" for touch in warp_events.touches)
+        for _, warp_events in batch.others.together
     )
 
 

@@ -88,10 +88,10 @@ def _of_cuda_array(array: Any) -> Buffer:
 
 
 def _of_dlpack(array: Any) -> Buffer:
-    told = read(array)
-    item = np.dtype(getattr(ml_dtypes, told.dtype, told.dtype)).itemsize
-    strides = tuple(stride * item for stride in told.strides) if told.strides else _dense(told.shape, item)
-    return _buffer(told.shape, strides, told.dtype, item, told.address, told.device)
+    facts = read(array)
+    item = np.dtype(getattr(ml_dtypes, facts.dtype, facts.dtype)).itemsize
+    strides = tuple(stride * item for stride in facts.strides) if facts.strides else _dense(facts.shape, item)
+    return _buffer(facts.shape, strides, facts.dtype, item, facts.address, facts.device)
 
 
 def _dense(shape: Sizes, item: int) -> Sizes:

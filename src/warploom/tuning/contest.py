@@ -85,14 +85,14 @@ def compete(
             failures[number] = sentence(error)
             continue
         wanted = wanted or found
-        wrong = next((told for told in map(difference, found, wanted) if told), "")
+        wrong = next((text for text in map(difference, found, wanted) if text), "")
         if wrong:
             failures[number] = wrong
     right = [number for number in ready if number not in failures]
     times = rig.times([ready[number] for number in right], lambda done, total: on_progress("measure", done, total))
     medians = dict(zip(right, map(statistics.median, times), strict=True))
     rows = [_row(contestants[number], us, medians[0], flops) for number, us in medians.items()]
-    lost = [Row(contestants[at].config, contestants[at].label, failure=told) for at, told in sorted(failures.items())]
+    lost = [Row(contestants[at].config, contestants[at].label, failure=text) for at, text in sorted(failures.items())]
     return (*sorted(rows, key=lambda row: row.us or 0.0), *lost)
 
 
@@ -131,8 +131,8 @@ def _built(
 
 def sentence(error: Exception) -> str:
     """Return an error as one line."""
-    told = f"{error.code}: {error.what}" if isinstance(error, WarploomError) else f"{type(error).__name__}: {error}"
-    return " ".join(told.split())[:300]
+    text = f"{error.code}: {error.what}" if isinstance(error, WarploomError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300]
 
 
 def difference(found: Result, wanted: Result) -> str:

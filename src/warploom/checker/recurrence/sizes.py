@@ -142,8 +142,8 @@ class Family:
         if self.steering.data_loads:
             text = " ".join(self.steering.data_loads[0].instruction.text.split())
             raise Refused(f"control depends on data: `{text}`")
-        if told := owners(self.steering.specials):
-            raise Refused(f"control depends on {', '.join(told)}")
+        if names := owners(self.steering.specials):
+            raise Refused(f"control depends on {', '.join(names)}")
 
     def run(
         self,

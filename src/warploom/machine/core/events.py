@@ -246,7 +246,7 @@ class Warps(Sequence[tuple[Agent, int]]):
         return [(agent_of(self._cta, self._first + number), part) for number, part in self._parts()][index]
 
 
-class Told(NamedTuple):
+class WarpEvents(NamedTuple):
     """Events of warps that act together, from the fields that they share: made when an observer looks at them."""
 
     kind: str
@@ -310,17 +310,17 @@ class _Sites(dict[int, Site]):
 class Others(Sequence[tuple[int, Event]]):
     """The events of a batch without a row, each with the row before which it came; made when they are looked at."""
 
-    def __init__(self, count: int, told: Callable[[], Iterable[tuple[int, Told]]]) -> None:
-        self._count, self._told = count, told
+    def __init__(self, count: int, warp_events: Callable[[], Iterable[tuple[int, WarpEvents]]]) -> None:
+        self._count, self._placed = count, warp_events
 
     @cached_property
-    def together(self) -> list[tuple[int, Told]]:
+    def together(self) -> list[tuple[int, WarpEvents]]:
         """The same with the events of warps that act together as one."""
-        return list(self._told())
+        return list(self._placed())
 
     @cached_property
     def _events(self) -> list[tuple[int, Event]]:
-        return [(row, event) for row, told in self.together for event in told.events()]
+        return [(row, event) for row, warp_events in self.together for event in warp_events.events()]
 
     def __len__(self) -> int:
         return self._count
@@ -510,7 +510,7 @@ class Actor:
     lanes: int
     source: Source
     declared: dict[str, Declared]
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
 
 class Issued(NamedTuple):
@@ -552,7 +552,7 @@ class Reporter:
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
         self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
-        self._others: list[tuple[int, Told]] = []
+        self._others: list[tuple[int, WarpEvents]] = []
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
         self.lanes = 0
@@ -569,7 +569,7 @@ class Reporter:
         """Tell that lanes of a warp, or of a convoy from it on, have exited."""
         if not self._single:
             logged = 0 if self.log is None else self.log.count
-            self._others.append((logged, Told("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
+            self._others.append((logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
             if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
                 self.flush()
             return
@@ -615,17 +615,17 @@ class Reporter:
             warps = int(np.count_nonzero(lanes[met]))
             lanes = np.where(at_barriers[:, None], 0, lanes)
 
-        def batch(told: list[tuple[int, Told]]) -> Batch:
-            def placed() -> Iterator[tuple[int, Told]]:
+        def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
+            def placed() -> Iterator[tuple[int, WarpEvents]]:
                 passed = [
                     each for place in met.tolist() for each in self._passed(place, entries[place], present[place])
                 ]
                 # An event after so many entries comes before the entry of that number.
-                every = sorted([*told, *passed], key=lambda each: each[0])
+                every = sorted([*warp_events, *passed], key=lambda each: each[0])
                 rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
                 return zip(rows, (each for _, each in every), strict=True)
 
-            count = sum([len(each.agents) for _, each in told]) + 2 * warps
+            count = sum([len(each.agents) for _, each in warp_events]) + 2 * warps
             return Batch(self._sites, Others(count, placed), self._shape, entries, lanes)
 
         if self._in_batches:
@@ -644,7 +644,7 @@ class Reporter:
         found[list(self._barriers)] = True
         return found
 
-    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, Told]]:
+    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, WarpEvents]]:
         """The arrival and the wait of a CTA whose threads all passed a barrier in native code."""
         site = self._barriers[int(entry[SITE])]
         number, first = (int(each) for each in agent_parts(entry[AGENT].astype(np.int64)))
@@ -654,8 +654,8 @@ class Reporter:
         name = BarrierName("named", cta, site.index, f"barrier {site.index}")
         threads = sum(bits.bit_count() for _, bits in agents)
         return [
-            (place, Told(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]), count,
-                         None, 0, True, 0, True))
+            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]),
+                               count, None, 0, True, 0, True))
             for kind, count in (("arrive", threads), ("wait", 0))
         ]  # fmt: skip
 
@@ -677,31 +677,31 @@ class Reporter:
     ) -> None:
         """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
         actor = self.actor
-        actor.told.add(verb)
+        actor.reported.add(verb)
         if declared is None:
             declared = actor.declared.get(verb, _UNDECLARED)
         number = actor.agent.operation if operation is None else operation
         agents = [(actor.agent, self.lanes)] if self.lanes <= WORD else self.by_warp()
         if verb == "phase":
             agents = agents[-1:]  # the last arrival completes it
-        told = Told(
+        warp_events = WarpEvents(
             kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed, leave,
             changes,
         )  # fmt: skip
-        self._report(told)
+        self._report(warp_events)
 
-    def _report(self, told: Told) -> None:
+    def _report(self, warp_events: WarpEvents) -> None:
         """Pass events to those that see each of them, and keep them for those that get batches."""
         logged = 0 if self.log is None else self.log.count
         if self._single:
             if logged:
                 self.flush()
                 logged = 0
-            for event in told.events():
+            for event in warp_events.events():
                 for observer in self._single:
                     observer.on_event(event)
         if self._in_batches:
-            self._others.append((logged, told))
+            self._others.append((logged, warp_events))
         # Half of the log is left for the accesses until the next event.
         if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
             self.flush()
@@ -721,12 +721,12 @@ class Reporter:
             if work_out is not worked_out or worked_out is None:
                 worked_out, given = work_out, tuple(work_out()) if work_out is not None else ()
                 for touch in given:
-                    actor.told.add(touch.verb)
+                    actor.reported.add(touch.verb)
                 engine = _engine(given)
             part = Actor(agent, bits, source, declared, {"operation"})
             parts.append(Issued(number, part, bits, given, group))
             self._report(
-                Told(
+                WarpEvents(
                     "issue",
                     "operation",
                     [(agent, bits)],

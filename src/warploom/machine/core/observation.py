@@ -257,7 +257,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
                             found = said if touch.space == said.space else replace(said, space=touch.space)
                             reporter.tell("access", effect.verb, (touch,), declared=found, changes=changed[number])
                     reporter.narrow(actor.lanes)
-                elif effect.verb not in actor.told:
+                elif effect.verb not in actor.reported:
                     reporter.tell(_KIND[effect.verb], effect.verb)
         reporter.actor, reporter.lanes = before, lanes
         return result

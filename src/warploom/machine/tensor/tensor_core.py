@@ -255,7 +255,7 @@ def reader_of(cta: Cta) -> OperandReader:
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
-    __slots__ = ("_counts", "_fenced", "_last", "_met", "_queue", "_readers", "_told", "_touched", "ctas")
+    __slots__ = ("_counts", "_fenced", "_last", "_met", "_ordered_before", "_queue", "_readers", "_touched", "ctas")
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
@@ -266,7 +266,7 @@ class TensorCore:
         self._counts: dict[int, int] = {}
         self._last: dict[int, tuple[Operation, ...]] = {}
         self._fenced: list[Operation] = []
-        self._told: dict[int, tuple[Operation, ...]] = {}
+        self._ordered_before: dict[int, tuple[Operation, ...]] = {}
         self._touched: dict[tuple[Any, ...], tuple[Touch, ...]] = {}
         """The touches of MMAs, which come again with every pass of a pipeline."""
 
@@ -382,7 +382,7 @@ class TensorCore:
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:
         g.cta.state["issues tcgen05", g.first_warp] = True
-        before = (*self._told.pop(thread, ()), *self._last.get(thread, ()))
+        before = (*self._ordered_before.pop(thread, ()), *self._last.get(thread, ()))
         group = None if g.grid.reporter is None else self._next_group(thread)
         operation = submit(g, op, run, touches=touches, group=group, after=before)
         self._last[thread] = (operation,)
@@ -394,9 +394,9 @@ class TensorCore:
 
     def fence_after(self, threads: list[int]) -> None:
         """Order what these threads issue from now on after what they know of by synchronisation."""
-        told = tuple(one for one in self._fenced if not one.done)
-        if told:
-            self._told |= dict.fromkeys(threads, told)
+        pending = tuple(one for one in self._fenced if not one.done)
+        if pending:
+            self._ordered_before |= dict.fromkeys(threads, pending)
 
     def _multiply(self, run: Run, known: Known) -> None:
         """Read operands through the async view and update every CTA's share of the accumulator."""

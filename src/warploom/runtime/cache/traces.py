@@ -35,15 +35,15 @@ def kept(parts: tuple[object, ...], make: Callable[[], Traced]) -> Traced:
 def _packed(traced: Traced) -> bytes:
     """Store the head separately at the front: parsing the whole text would cost as much as everything else."""
     head = print_module(without_statements(head_of(traced.program)))
-    told = json.dumps({"shared_bytes": traced.shared_bytes, "head": head})
-    return f"{told}\n{text_of(traced.program)}".encode(errors=_AS_NAMES_ARE)
+    header = json.dumps({"shared_bytes": traced.shared_bytes, "head": head})
+    return f"{header}\n{text_of(traced.program)}".encode(errors=_AS_NAMES_ARE)
 
 
 def _unpacked(found: bytes) -> Traced | None:
     """Return a trace that was packed; None for anything else, which is then replaced."""
     try:
-        told, _, text = found.decode(errors=_AS_NAMES_ARE).partition("\n")
-        facts = json.loads(told)
+        header, _, text = found.decode(errors=_AS_NAMES_ARE).partition("\n")
+        facts = json.loads(header)
         return Traced(Printed(parse(facts["head"]), text), int(facts["shared_bytes"]))
     except (ValueError, KeyError, TypeError, WarploomError):
         return None

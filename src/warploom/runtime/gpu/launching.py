@@ -230,8 +230,8 @@ def device_for(arrays: Iterable[tuple[str, Any]]) -> Device:
 
 
 def _address_of(array: Any) -> Callable[[], int]:
-    told: Callable[[], int] = array.data_ptr if hasattr(array, "data_ptr") else partial(start_of, array)
-    return told
+    address: Callable[[], int] = array.data_ptr if hasattr(array, "data_ptr") else partial(start_of, array)
+    return address
 
 
 def _shaped(launch: Launch, device: Device, seconds: float | None, verify: Callable[[Launch], None]) -> Shaped:

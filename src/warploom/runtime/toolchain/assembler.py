@@ -140,15 +140,15 @@ def _refusal(tool: Tool, log: str, text: str, target: str, status: int) -> Warpl
     """Return an error with everything that ptxas reported, and the PTX lines."""
     errors = [remark for remark in remarks(log, text) if remark.is_error]
     lines = text.splitlines()
-    told = [f"{error} (`{_shown(lines, error.line)}`)" if error.line else str(error) for error in errors]
+    messages = [f"{error} (`{_shown(lines, error.line)}`)" if error.line else str(error) for error in errors]
     if not errors:
-        told = [log.strip()[-500:].rstrip(".") or f"it ended with status {status} and said nothing"]
+        messages = [log.strip()[-500:].rstrip(".") or f"it ended with status {status} and said nothing"]
     first = next((error for error in errors if error.line), None)
     loc = (first.loc or Loc("kernel.ptx", first.line)) if first else None
-    count = f"{len(told)} errors, first " if len(told) > 1 else ""
-    if len(told) > _MOST_ERRORS:
-        told[_MOST_ERRORS:] = [f"and {len(told) - _MOST_ERRORS} more"]
-    return Diag.NOT_ASSEMBLED.error(loc, told[1:], tool=str(tool), target=target, what=count + told[0])
+    count = f"{len(messages)} errors, first " if len(messages) > 1 else ""
+    if len(messages) > _MOST_ERRORS:
+        messages[_MOST_ERRORS:] = [f"and {len(messages) - _MOST_ERRORS} more"]
+    return Diag.NOT_ASSEMBLED.error(loc, messages[1:], tool=str(tool), target=target, what=count + messages[0])
 
 
 def _shown(lines: list[str], number: int) -> str:
