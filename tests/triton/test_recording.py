@@ -79,9 +79,16 @@ def test_a_launch_that_faults_is_recorded_too(tmp_path):
     assert replayed(tmp_path) == 2
 
 
-def test_a_directory_that_cannot_be_written(tmp_path):
+def test_a_file_in_place_of_a_directory(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WarploomError) as caught, machine(record=tmp_path / "file"):
+        pytest.fail("the program has started")
+    assert caught.value.code == "BAD_ARGUMENTS"
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WarploomError) as caught, machine(record=tmp_path / "file" / "below"):
         kernels.add[(1,)](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
     assert caught.value.code == "UNWRITABLE_FILE"
 
