@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tests.kernels.plain_problems import role_texts
-from tests.structured.accumulating import ONE, PAIR, check, multiply, plain_epilogue, plain_mma, rejected
+from tests.structured.accumulating import ONE, PAIR, bound, check, multiply, plain_epilogue, plain_mma, rejected
 from tests.structured.scheduling import SCHEDULES
 from tests.structured.writing import opcodes
 
@@ -48,6 +48,7 @@ from warploom.trace import (
     lane,
     loop,
     shared,
+    shuffle,
     special,
     sync_threads,
     thread,
@@ -462,3 +463,16 @@ def test_an_instruction_of_one_thread_that_every_lane_issues(condition):
                         isa.tcgen05.commit(kit.inputs.pipeline.full[0].at, cta_group=1)  # HERE
 
     rejected("ISSUED_BY_EVERY_LANE", "`tcgen05.commit` in role `mma`", "roles.mma.elected", mma=mma)
+
+
+def test_a_shuffle_from_a_lane_that_differs_may_elect():
+    def mma(kit):
+        with kit.roles.mma, MmaWarpContext(kit.outputs) as mma:
+            for _ in kit.work:
+                with mma.output_pipeline.producer() as stage, kit.inputs.consume() as tiles:
+                    kit.mma_op.mma(tiles, stage.tmem, accumulate=False)
+                    with when(shuffle(lane(), "idx", lane()) == 0):
+                        isa.tcgen05.commit(kit.inputs.pipeline.full[0].at, cta_group=1)
+
+    launched, *_ = bound(mma, plain_epilogue)
+    assert "shfl.sync.idx" in role_texts(launched)["mma"]

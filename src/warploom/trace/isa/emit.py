@@ -111,7 +111,7 @@ def verify_issuer(opcode: str) -> None:
 
 
 _OF_THE_CTA = ("%ctaid", "%nctaid", "%cluster", "%ntid", "%nwarpid")
-_UNIFORM_LEAVES = ("ld.param.", "shfl.sync.idx.")
+_UNIFORM, _OF_ONE_LANE = "ld.param.", "shfl.sync.idx."
 _PURE = (
     "mov.",
     "setp.",
@@ -158,7 +158,9 @@ def _is_same_in_every_lane(condition: Value) -> bool:
             return False
         if writes[0].opcode.startswith(_PURE):
             left += writes[0].operands[1:]
-        elif not writes[0].opcode.startswith(_UNIFORM_LEAVES):
+        elif writes[0].opcode.startswith(_OF_ONE_LANE):
+            left.append(writes[0].operands[2])  # the lane that is read: a broadcast if all lanes name the same
+        elif not writes[0].opcode.startswith(_UNIFORM):
             return False
     return True
 
