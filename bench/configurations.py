@@ -49,6 +49,7 @@ from warploom.heuristics import EMULATED, ProblemKey, key_of, rank
 from warploom.heuristics.sm90.candidates import DENSE, row_of, rows_for
 from warploom.heuristics.sm90.candidates import build as build_row
 from warploom.heuristics.sm90.cost_model import DENSE_16BIT, CandidateArrays, work_of
+from warploom.heuristics.sm90.dependent_launches import is_dependent
 from warploom.heuristics.sm90.device_data import POWER_BOUND_FLOPS, data_for, fields_of_json
 from warploom.heuristics.sm90.ranking import candidates_of
 from warploom.structured.config.sm90 import HopperConfig
@@ -123,7 +124,8 @@ def tried(wanted: ProblemKey, asked: argparse.Namespace, rng: random.Random) -> 
     large = large_tiles()[: asked.large_tiles] if wanted.flops > POWER_BOUND_FLOPS else []
     cool = [*likeliest_cool(wanted, asked.most), *square_tiles()] if asked.cool else []
     others = rng.sample(rest, min(asked.others, len(rest)))
-    return list(dict.fromkeys([*order[: asked.most], *cool, *large, *of_each_kind(order, asked.kinds), *others]))
+    found = [*order[: asked.most], *cool, *large, *of_each_kind(order, asked.kinds), *others]
+    return list(dict.fromkeys(each.replace(dependent=is_dependent(vars(each), wanted)) for each in found))
 
 
 def of_each_kind(order: Sequence[HopperConfig], most: int) -> list[HopperConfig]:
@@ -177,7 +179,7 @@ def row_for(shape: Sequence[int], majors: Majors, peer: float, us: dict[str, flo
     others = {name: major for name, major in zip(("a_major", "b_major"), majors, strict=True) if major != "k"}
     times = {name: round(each, 3) for name, each in us.items()}
     about = {"kind": "dense", "shape": [*shape], "count": 1, "a_type": "bf16", **others}
-    return {**about, "peer_us": round(peer, 3), "us": times}
+    return {**about, "dependent": True, "peer_us": round(peer, 3), "us": times}
 
 
 def measured(shape: Shape, majors: Majors, configs: list[HopperConfig], options: Options) -> dict[str, Any]:

@@ -87,10 +87,6 @@ def wrong_mn_major(shape: Shape, device: str) -> str:
     return wrong_plain(shape, device, N_MAJOR)
 
 
-def wrong_dependent(shape: Shape, device: str) -> str:
-    return wrong_plain(shape, device, config=chosen(shape).replace(dependent=True))
-
-
 def held(wrong: str) -> None:
     if wrong:
         raise WrongError(wrong)
@@ -180,17 +176,6 @@ def _third(shape: Shape, sets: list[Arguments], options: Options) -> dict[str, S
     held(wrong_bits(first, exact["out"], plain_reference(exact)))
     bound = {id(each): options.third(each["a"], each["b"].t(), each["out"]) for each in sets}
     return {"third": lambda each: bound[id(each)]()}
-
-
-def dependent_row(shape: Shape, options: Options) -> Row:
-    """Time programmatic dependent launches against the same without, and against cuBLAS, which does not use them."""
-    held(wrong_dependent(shape, "cuda"))
-    config = chosen(shape).replace(dependent=True)
-    sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
-    found = _timed(shape, sets, {"dependent": call_of(warploom.matmul, sets[0], config=config)}, options)
-    us, plain_us, cublas_us = (found.times[name] for name in ("dependent", "ours", "cublas"))
-    apart = {"plain_us": plain_us, "plain_ratio": cublas_us / plain_us, "ratio_to_plain": plain_us / us}
-    return found.row() | {"ratio": cublas_us / us, "us": us, "tflops": flops_of(shape) / us / 1e6, **apart}
 
 
 def fused_row(shape: Shape, options: Options) -> Row:

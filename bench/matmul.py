@@ -28,11 +28,9 @@ import torch
 from compiled import warmed
 from dense import (
     INPUTS,
-    dependent_row,
     fused_row,
     mn_major_row,
     plain_row,
-    wrong_dependent,
     wrong_fused,
     wrong_mn_major,
     wrong_plain,
@@ -53,13 +51,11 @@ DENSE: dict[str, Callable[..., Row]] = {
     "odd": plain_row,
     "random": plain_row,
     "fused": fused_row,
-    "dependent": dependent_row,
     "mn_major": mn_major_row,
 }
 
 CHECKS: dict[str, Callable[[Shape, str], str]] = {
     "fused": wrong_fused,
-    "dependent": wrong_dependent,
     "mn_major": wrong_mn_major,
 }
 

@@ -283,22 +283,26 @@ def mn_major() -> str:
 
 
 def dependent() -> str:
-    """Write the table of dependent launches, on its own because torch's launches of cuBLAS do not overlap."""
-    rows = rows_of("matmul_dependent")
-    if not rows:
+    """Write the table of dependent launches: the same kernels with and without them."""
+    found = results("dependent")
+    if not found:
         return ""
+    gains = found["summary"]
     text = (
-        "With `HopperConfig(dependent=True)` a launch may start before the previous one has ended (programmatic dependent launch).\n"
-        "PyTorch launches cuBLAS without it, so this table does not compare kernels alone:\n\n"
+        "**Programmatic dependent launch.** Short and memory-bound GEMMs are launched so that they may start before the previous kernel\n"
+        "has ended: they set up their barriers meanwhile, and wait for that kernel before they touch global memory. PyTorch launches\n"
+        "cuBLAS without it. The same kernels with and without it, in CUDA graphs of equal launches (`bench/dependent.py`); those that\n"
+        f"use it by default gain {100 * gains['gain_alone'] - 100:.1f} % alone and {100 * gains['gain_cool'] - 100:.1f} % cool:\n\n"
     )
-    head = ("M × N × K", "µs", "speed vs without", "speed vs cuBLAS", "without: speed vs cuBLAS")
+    head = ("M × N × K", "configuration", "without, alone", "without, cool", "with, alone", "with, cool", "by default")
     lines = [
         (
             times(row["shape"]),
-            f"{row['us']:.1f}",
-            *(ratio(row[name]) for name in ("ratio_to_plain", "ratio", "plain_ratio")),
+            f"`{row['config']}`",
+            *(ratio(row["sides"][side][how]) for side in ("without", "dependent") for how in ("alone", "cool")),
+            "yes" if row["by_default"] else "no",
         )
-        for row in rows
+        for row in rows_of("dependent")
     ]
     return text + table(head, lines)
 
@@ -391,37 +395,48 @@ def chart() -> str:
     return bars(title, labels, shapes, values, (1.0, "cuBLAS"), axis)
 
 
+FREE_MHZ = 1880
+"""The clock below which a side is at the power limit; the free clock is 1980 MHz."""
+
+
 def roofline() -> str:
+    """Write the fractions of the measured roofline that both sides reach, alone and cool."""
     rows = rows_of("roofline")
     peaks = {row["element"]: row for row in rows if row["label"] == "peak"}
     rates = {row["label"]: row for row in rows if row["element"] == "bytes"}
-    products = [row for row in rows if "fraction" in row]
-    if not products:
+    products = [("bf16", row, "shipped", "cublas") for row in rows_of("alone")]
+    products += [("e4m3", row, "ours", "_scaled_mm") for row in rows_of("alone_families") if row.get("family") == "fp8"]
+    if not peaks or not rates or not products:
         return ""
+    rate = {how: max(row[f"{how}_terabytes"] for row in rates.values()) for how in ("alone", "cool")}
+    peak = {each: {how: row[f"{how}_tflops"] for how in ("alone", "cool")} for each, row in peaks.items()}
     text = (
-        f"## Roofline\n\nPeak rates measured with microbenchmarks (`python bench/roofline.py`): MMAs on random operands in shared memory run at\n"
-        f"{peaks['bf16']['tflops']:.0f} TFLOP/s in bf16 and {peaks['e4m3']['tflops']:.0f} in e4m3; DRAM reads at {rates['read']['terabytes']:.2f} TB/s, "
-        f"PyTorch's copy at {rates['copy']['terabytes']:.2f}. The roofline of a GEMM is the longer of\nits compute time and its memory time at these rates. "
-        f"For long-running shapes the peak is measured next to the GEMM, at the clock\nthat the power limit leaves.\n\n"
+        "## Roofline\n\nPeak rates, measured alone and cool like the GEMMs (`bench/roofline.py`): MMAs on random operands in shared memory run\n"
+        f"at {peak['bf16']['alone']:.0f} TFLOP/s alone and {peak['bf16']['cool']:.0f} cool in bf16, {peak['e4m3']['alone']:.0f} and {peak['e4m3']['cool']:.0f} in e4m3; "
+        f"DRAM reads at {rates['read']['alone_terabytes']:.2f} TB/s, PyTorch's copy at {rates['copy']['alone_terabytes']:.2f}.\n"
+        "The roofline of a GEMM is the longer of its compute time and its memory time at these rates; where a side stays at the free\n"
+        "clock, its roofline alone is that of the free clock.\n\n"
     )
-    head = (
-        "M × N × K",
-        "type",
-        "bound by",
-        "µs",
-        "TFLOP/s",
-        "TB/s",
-        "fraction of roofline",
-        "cuBLAS: fraction of roofline",
-    )
-    lines = [
-        (
-            *(row["label"], row["element"], row["bound"], f"{row['us']:.1f}", f"{row['tflops']:.0f}"),
-            *(f"{row['terabytes']:.2f}", ratio(row["fraction"]), ratio(row["peer_fraction"])),
-        )
-        for row in products
-    ]
+    head = ("M × N × K", "type", "bound by", "µs alone", "TFLOP/s", *_FRACTIONS)
+    lines = []
+    for element, row, ours, theirs in products:
+        shape = row.get("shape") or [int(each) for each in row["label"].split("×")]
+        m, n, k = shape
+        size = {"bf16": 2, "e4m3": 1}[element]
+        flops, moved = 2e-6 * m * n * k, 1e-6 * (size * (m + n) * k + 2 * m * n)
+        bound = "memory" if moved / rate["cool"] > flops / peak[element]["cool"] else "tensor core"
+        found = []
+        for side in (ours, theirs):
+            for how in ("alone", "cool"):
+                is_limited = how == "alone" and row["sides"][side].get("mhz", FREE_MHZ) < FREE_MHZ
+                least = max(flops / peak[element]["alone" if is_limited else "cool"], moved / rate[how])
+                found.append(ratio(least / row["sides"][side][f"{how}_us"]))
+        us = row["sides"][ours]["alone_us"]
+        lines.append((times(shape), element, bound, f"{us:.1f}", f"{flops / us:.0f}", *found))
     return text + table(head, lines)
+
+
+_FRACTIONS = tuple(f"{side}: fraction {how}" for side in ("ours", "cuBLAS") for how in ("alone", "cool"))
 
 
 def sanitizer() -> str:

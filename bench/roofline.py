@@ -1,61 +1,46 @@
-"""Measured roofline of the GPU, and how close GEMMs come to it.
+"""Measured peak rates of the GPU, alone and cool: the roofline that GEMMs are compared with.
 
-    python bench/roofline.py                listed shapes in bf16, a few in fp8
-    python bench/roofline.py --quick        four shapes, few rounds
-    python bench/roofline.py --machine      no GPU: the two microbenchmarks, small, on the emulator
+    PYTHONPATH=src python3 bench/roofline.py                the rates
+    python3 bench/roofline.py --machine                     no GPU: the microbenchmarks, small, on the emulator
 
-The roofline is the longer of two times: the MMAs at the rate of a kernel that only issues MMAs (on random operands in
-shared memory, because power matters), and the bytes of A, B and D, each once, at the rate of a kernel that only reads.
-For a GEMM of 100 µs or more, the MMA kernel alternates with it, at the same clock. JSON goes to roofline.json in
-bench/results.
+The roofline of a GEMM is the longer of two times: its MMAs at the rate of a kernel that only issues MMAs (on random operands
+in shared memory, because power matters), and the bytes of A, B and D, each once, at the rate of a kernel that only reads.
+Each rate is measured as GEMMs are (bench/protocol.py): alone, where the MMA kernel too is at the power limit, and cool. The
+times of the GEMMs are those of bench/alone.py and bench/alone_families.py; bench/pages.py divides. JSON goes to roofline.json
+in bench/results.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from dense import INPUTS, held, plain_arguments, plain_peer, wrong_plain
-from families import FAMILIES, FP8
-from front_door import family_arguments, wrong_family
+from families import FP8
 from inputs import Maker
-from measuring import Arguments, Options, Side, bytes_of, call_of, is_lost, machine, rotating, timed
+from measuring import Side, captured, is_lost, machine
+from protocol import Protocol, Sensors, Timed, add_protocol, take_turns
 from roofline_kernels import COLUMNS, ROWS, Multiplications, reading
-from shapes import LISTED, Shape, flops_of, label_of
-from tables import GpuLostError, Row, Table, folder_of, good
+from tables import RESULTS, GpuLostError, Row, Table, good
 
-import warploom
 from warploom import launch
 from warploom.runtime.gpu.prepared import Prepared
 
 TYPES = {"bf16": torch.bfloat16, "e4m3": FP8}
 GUESSES = {"bf16": 750e6, "e4m3": 1400e6}
-"""Flop per µs, used only to make the MMA kernel take about as long as the GEMM."""
-LONG_US, PEAK_US = 100, 300
+"""Flop per µs, used only to make the MMA kernel take `PEAK_US`."""
+PEAK_US, CALLS = 300, 10
 READ_BYTES, ROW_WORDS = 2 << 30, 64
 DEVICE = "cuda"
+INPUTS = "operands ~ N(0, 1); random words to read"
 
 
-@dataclass(frozen=True)
-class Roof:
-    """Peak rates: flop per µs by element type, and bytes per µs."""
-
-    flops: dict[str, float]
-    bytes: float
-
-    def us(self, flops: float, size: int, element: str) -> tuple[float, str]:
-        """Return the lower bound of the time, and what bounds it."""
-        return max((flops / self.flops[element], "tensor core"), (size / self.bytes, "memory"))
-
-
-def multiplying(element: str, us: float, sms: int) -> tuple[Side, float]:
-    """Return a call of the MMA kernel that takes about this long, and its flop."""
+def multiplying(element: str, sms: int) -> tuple[Side, float]:
+    """Return a call of the MMA kernel, and its flop."""
     made = Multiplications(element, 1, sms)
-    made = Multiplications(element, max(1, round(us * GUESSES[element] / made.flops)), sms)
+    made = Multiplications(element, max(1, round(PEAK_US * GUESSES[element] / made.flops)), sms)
     maker = Maker(DEVICE)
     a, b = (maker.values(rows, made.depth, dtype=TYPES[element]) for rows in (ROWS, COLUMNS))
     d = torch.full((sms * ROWS, COLUMNS), float("nan"), device=DEVICE)
@@ -64,115 +49,36 @@ def multiplying(element: str, us: float, sms: int) -> tuple[Side, float]:
     want = (a.float() @ b.float().t()).repeat(sms, 1)
     if not torch.allclose(d, want, rtol=1e-2, atol=0.5):
         raise ValueError("the multiplying kernel is wrong")
-    return lambda each: prepared(), made.flops
+    return lambda _: prepared(), made.flops
 
 
-def peak_row(element: str, sms: int, options: Options) -> Row:
-    call, flops = multiplying(element, PEAK_US, sms)
-    given = {"a": torch.empty(1, device=DEVICE)}
-    times, itself = timed({"peak": call}, [given], flops, options)
-    return {"tflops": flops / times["peak"] / 1e6, "us": times["peak"], "against_itself": itself}
-
-
-def bandwidth_row(what: str, sms: int, options: Options) -> Row:
-    """Measure DRAM bandwidth with our read kernel or PyTorch's copy."""
+def moving(what: str, sms: int) -> Side:
+    """Return a call of our read kernel, or of PyTorch's copy, that moves `READ_BYTES`."""
     shape = (READ_BYTES // 4 // ROW_WORDS, ROW_WORDS)
     source = torch.randint(-(1 << 31), (1 << 31) - 1, shape, dtype=torch.int32, device=DEVICE)
     if what == "read":
         out = torch.zeros((sms, 32), dtype=torch.int32, device=DEVICE).view(torch.uint32)
         prepared = Prepared(reading(source.view(torch.uint32), out, sms))
-        call: Side = lambda each: prepared()  # noqa: E731
-    else:
-        half = source.shape[0] // 2
-        call = lambda each: source[half:].copy_(source[:half])  # noqa: E731
-    times, itself = timed({what: call}, [{"source": source}], 0.0, options)
-    return {"terabytes": READ_BYTES / times[what] / 1e6, "us": times[what], "against_itself": itself}
+        return lambda _: prepared()
+    half = source.shape[0] // 2
+    return lambda _: source[half:].copy_(source[:half])
 
 
-@dataclass(frozen=True)
-class Case:
-    """A GEMM of an element type."""
-
-    element: str
-    shape: Shape
-    sides: dict[str, Side]
-    sets: list[Arguments]
-    size: int
-    """Count the bytes of A, B and D."""
-
-
-def bf16_case(shape: Shape) -> Case:
-    held(wrong_plain(shape, "cuda"))
-    sets = rotating(lambda: plain_arguments(Maker(DEVICE), shape))
-    sides: dict[str, Side] = {"theirs": plain_peer, "ours": call_of(warploom.matmul, sets[0])}
-    return Case("bf16", shape, sides, sets, bytes_of(sets[0]))
-
-
-def fp8_case(shape: Shape) -> Case:
-    held(wrong_family("fp8", shape, "cuda"))
-    sets: list[Any] = rotating(lambda: FAMILIES["fp8"].make(Maker(DEVICE), *shape))
-    call = call_of(*family_arguments("fp8", sets[0]))
-    sides: dict[str, Side] = {
-        "theirs": FAMILIES["fp8"].peer,
-        "ours": lambda each: call(family_arguments("fp8", each)[1]),
-    }
-    return Case("e4m3", shape, sides, sets, bytes_of(sets[0]))
-
-
-CASES = {"bf16": bf16_case, "e4m3": fp8_case}
-
-
-def product_row(element: str, shape: Shape, roof: Roof, sms: int, options: Options) -> Row:
-    """Time a GEMM and the baseline against the roofline."""
-    case, flops = CASES[element](shape), flops_of(shape)
-    sides, peak_flops = dict(case.sides), 0.0
-    if flops / roof.flops[element] >= LONG_US:
-        sides["peak"], peak_flops = multiplying(element, flops / GUESSES[element], sms)
-    times, itself = timed(sides, case.sets, flops, options)
-    if peak_flops:
-        roof = Roof({element: peak_flops / times["peak"]}, roof.bytes)
-    least, bound = roof.us(flops, case.size, element)
-    return {
-        "bound": bound,
-        "fraction": least / times["ours"],
-        "peer_fraction": least / times["theirs"],
-        "us": times["ours"],
-        "roof_us": least,
-        "tflops": flops / times["ours"] / 1e6,
-        "terabytes": case.size / times["ours"] / 1e6,
-        "peak_tflops": roof.flops[element] / 1e6,
-        "peer_against_itself": itself,
-    }
+def rates(call: Side, amount: float, unit: str, asked: argparse.Namespace, sensors: Sensors) -> Row:
+    """Return what is done per µs, alone and cool, in 10^12 per second, with clock and power."""
+    side = Timed.of_graph(captured([lambda: call({})], CALLS), CALLS)
+    take_turns({"": side}, Protocol.of(asked), random.Random(0), sensors)
+    found = side.row()
+    of_time = {f"{how}_{unit}": amount / found[f"{how}_us"] / 1e6 for how in ("alone", "cool")}
+    return {**of_time, **{name: found[name] for name in ("mhz", "watts") if name in found}}
 
 
 def line_of(row: Row) -> str:
-    text = f"{row['element']:5} {row['label']:20}"
+    text = f"{row['element']:5} {row['label']:6}"
     if "error" in row:
         return f"{text} FAILED: {row['error']}"
-    if "fraction" not in row:
-        found = f"{row['tflops']:.0f} TFLOP/s" if "tflops" in row else f"{row['terabytes']:.2f} TB/s"
-        return f"{text} {found}"
-    return (
-        f"{text} {row['fraction']:.3f} of the roof ({row['bound']}), peer {row['peer_fraction']:.3f}; "
-        f"{row['us']:.1f} µs, {row['tflops']:.0f} TFLOP/s, {row['terabytes']:.2f} TB/s, peak {row['peak_tflops']:.0f}"
-    )
-
-
-def measured(table: Table, *, quick: bool, options: Options) -> None:
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    flops, rates = {}, {}
-    for element in TYPES:
-        row = table.measure({"label": "peak", "element": element}, lambda e=element: peak_row(e, sms, options))
-        flops[element] = row["tflops"] * 1e6
-    for what in ("read", "copy"):
-        row = table.measure({"label": what, "element": "bytes"}, lambda w=what: bandwidth_row(w, sms, options))
-        rates[what] = row["terabytes"] * 1e6
-    roof = Roof(flops, max(rates.values()))
-    shapes = {"bf16": LISTED[1::3] if quick else LISTED, "e4m3": [case.shape for case in FAMILIES["fp8"].cases]}
-    for element, listed in shapes.items():
-        for shape in listed[: 1 if quick and element == "e4m3" else None]:
-            key = {"label": label_of(shape), "element": element, "shape": shape}
-            table.measure(key, lambda e=element, s=shape: product_row(e, s, roof, sms, options))
+    unit = "tflops" if "alone_tflops" in row else "terabytes"
+    return f"{text} {row[f'alone_{unit}']:.2f} alone, {row[f'cool_{unit}']:.2f} cool ({unit} per second)"
 
 
 def on_the_emulator() -> int:
@@ -198,25 +104,31 @@ def on_the_emulator() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--window", type=float, default=3000, help="microseconds of one graph")
+    add_protocol(parser)
     parser.add_argument("--limit", type=float, default=90, help="seconds after which a case counts as hung")
-    parser.add_argument("--quick", action="store_true", help="a few shapes and rounds")
-    parser.add_argument("--out", type=Path, help="output directory; default bench/results, with --quick build/bench")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder for JSON")
     parser.add_argument("--machine", action="store_true", help="the checks alone, small, on the emulator")
     asked = parser.parse_args()
     if asked.machine:
         return 1 if on_the_emulator() else 0
     torch.backends.cuda.matmul.allow_tf32 = False  # the reference must accumulate exactly
-    options = Options(rounds=asked.rounds, window=asked.window)
-    options = options.hurried if asked.quick else options
-    about = {"machine": machine(), "inputs": INPUTS, "rounds": options.rounds}
-    table = Table("roofline", about, line_of, folder=folder_of(asked), limit=asked.limit, is_lost=is_lost)
+    sensors, sms = Sensors(), torch.cuda.get_device_properties(0).multi_processor_count
+    about = {"machine": machine(), "inputs": INPUTS, **Protocol.of(asked).about()}
+    table = Table("roofline", about, line_of, folder=asked.out, limit=asked.limit, is_lost=is_lost)
     with torch.no_grad():
         try:
-            measured(table, quick=asked.quick, options=options)
-        except (GpuLostError, KeyError) as error:
-            print(f"no roofline: {error!r}")
+            for element in TYPES:
+                table.measure(
+                    {"label": "peak", "element": element},
+                    lambda element=element: rates(*multiplying(element, sms), "tflops", asked, sensors),
+                )
+            for what in ("read", "copy"):
+                table.measure(
+                    {"label": what, "element": "bytes"},
+                    lambda what=what: rates(moving(what, sms), READ_BYTES, "terabytes", asked, sensors),
+                )
+        except GpuLostError as error:
+            print(error)
             return 1
     return 0 if len(good(table.rows)) == len(table.rows) else 1
 

@@ -60,13 +60,11 @@ def test_every_gemm_table_is_measured(fake_gpu, monkeypatch):
     for kind in matmul.DENSE:
         rows = matmul.measured(kind, Namespace(**given), options).rows
         assert not [row["error"] for row in rows if "error" in row], kind
-    plain, fused, dependent = (read(folder, f"matmul_{kind}") for kind in ("plain", "fused", "dependent"))
+    plain, fused = (read(folder, f"matmul_{kind}") for kind in ("plain", "fused"))
     assert plain["summary"]["geometric_mean"] == pytest.approx(10 / 11)
     assert plain["summary"]["mean_to_third"] == pytest.approx(12 / 11)
     assert fused["summary"]["mean_to_compiled"] == pytest.approx(13 / 12)
     assert fused["rows"][0]["of_plain_cublas"] == pytest.approx(12 / 11)
-    assert dependent["rows"][0]["ratio"] == pytest.approx(10 / 12)
-    assert dependent["rows"][0]["ratio_to_plain"] == pytest.approx(11 / 12)
 
 
 def test_families_are_measured_through_the_public_operations(fake_gpu, monkeypatch):
@@ -93,29 +91,45 @@ def test_the_ladder_is_measured_end_to_end(fake_gpu, monkeypatch):
 
 
 def test_the_roofline_is_measured_end_to_end(fake_gpu, monkeypatch):
-    pytest.importorskip("torch")
-    import dense
-    import front_door
+    torch = pytest.importorskip("torch")
     import roofline
+    from protocol import Timed
 
-    folder = fake_gpu(dense, front_door, roofline)
+    folder = fake_gpu(roofline)
     monkeypatch.setattr(roofline, "READ_BYTES", 64 << 14)
     monkeypatch.setattr(roofline, "GUESSES", {"bf16": 1.0, "e4m3": 1.0})
-    monkeypatch.setattr(roofline, "LISTED", ((130, 72, 136), (16, 200, 72)))
-    monkeypatch.setattr(roofline, "LONG_US", 0)
+    monkeypatch.setattr(roofline, "captured", lambda calls, count: [call() for call in calls])
+    monkeypatch.setattr(roofline, "Sensors", lambda: None)
+    monkeypatch.setattr(Timed, "of_graph", classmethod(lambda cls, graph, calls: cls(graph, calls, 1, [2.0], [1.0])))
+    monkeypatch.setattr(roofline, "take_turns", lambda sides, protocol, rng, sensors: None)
     monkeypatch.setattr(sys, "argv", ["roofline.py", "--out", str(folder)])
-    monkeypatch.setattr(roofline, "FAMILIES", {"fp8": _smaller(roofline.FAMILIES["fp8"])})
     assert roofline.main() == 0
     rows = read(folder, "roofline")["rows"]
-    assert [row["label"] for row in rows] == ["peak", "peak", "read", "copy", "130×72×136", "16×200×72", "132×304×256"]
-    assert all(row["fraction"] > 0 for row in rows[4:])
+    assert [row["label"] for row in rows] == ["peak", "peak", "read", "copy"]
+    assert rows[2]["alone_terabytes"] == pytest.approx((64 << 14) / 2e6)
+    assert rows[2]["cool_terabytes"] == pytest.approx((64 << 14) / 1e6)
+    assert torch.cuda.get_device_properties(0).multi_processor_count == 4
 
 
-def _smaller(family):
-    from dataclasses import replace
+def test_fractions_of_the_roofline(monkeypatch, tmp_path):
+    import pages
 
-    case = family.cases[-1]
-    return replace(family, cases=(replace(case, shape=case.small),))
+    rows = [
+        {"label": "peak", "element": each, "alone_tflops": 500.0, "cool_tflops": 1000.0} for each in ("bf16", "e4m3")
+    ]
+    rows += [
+        {"label": each, "element": "bytes", "alone_terabytes": 4.0, "cool_terabytes": 4.0} for each in ("read", "copy")
+    ]
+    limited = {"alone_us": 2.0, "cool_us": 2.0, "mhz": 1400}
+    sides = {"shipped": limited, "cublas": {**limited, "mhz": 1980}}
+    files = {
+        "roofline": {"rows": rows},
+        "alone": {"rows": [{"label": "", "shape": [1000, 500, 1000], "sides": sides}]},
+    }  # 1 GFLOP takes 2 µs at the limit and 1 µs at the free clock; 4 MB take 1 µs
+    for name, document in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document), "utf-8")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    assert "| 1000×500×1000 | bf16 | tensor core | 2.0 | 500 | 1.000 | 0.500 | 0.500 | 0.500 |" in pages.roofline()
 
 
 def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
@@ -136,8 +150,16 @@ def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
                 {"tool": "memcheck", "case": "planted: it", "errors": 1, "well": True},
             ]
         },
-        "matmul_dependent": {
-            "rows": [{"shape": [1, 2, 3], "us": 1.25, "ratio_to_plain": 1.1, "ratio": 1.2, "plain_ratio": 1.09}]
+        "dependent": {
+            "summary": {"gain_alone": 1.08, "gain_cool": 1.1},
+            "rows": [
+                {
+                    "shape": [1, 2, 3],
+                    "config": "sw64x8",
+                    "by_default": True,
+                    "sides": {"without": {"alone": 1.01, "cool": 1.02}, "dependent": {"alone": 1.1, "cool": 1.2}},
+                }
+            ],
         },
     }
     for name, document in files.items():
@@ -150,7 +172,8 @@ def test_pages_are_rendered_from_the_existing_results(monkeypatch, tmp_path):
     assert "| + more < most | 301 (0.600) | 301 (0.600) |" in text
     assert "1 of 2 runs without a finding" in text
     assert "Not right: racecheck on fp8" in text
-    assert "| 1×2×3 | 1.2 | 1.100 | 1.200 | 1.090 |" in text
+    assert "| 1×2×3 | `sw64x8` | 1.010 | 1.020 | 1.100 | 1.200 | yes |" in text
+    assert "gain 8.0 % alone and 10.0 % cool" in text
     assert pages.rendered(text) == text
     drawn = ET.fromstring(pages.chart())
     widths = [float(each.get("width")) for each in drawn.iter("{http://www.w3.org/2000/svg}rect")][2:]

@@ -26,7 +26,7 @@ from warploom.structured.config import (
     validate,
     violations,
 )
-from warploom.structured.dependent_launch import begin_role, launch_dependents, wait_for_dependencies
+from warploom.structured.dependent_launch import begin_role, end_loads, launch_dependents, wait_for_dependencies
 from warploom.structured.epilogue.auxiliary import AuxiliaryLayout, AuxiliaryTiles, Bias
 from warploom.structured.epilogue.epilogue import Epilogue, Operand
 from warploom.structured.epilogue.epilogue_loads import EpilogueLoad, epilogue_load, matrix_box
@@ -230,6 +230,7 @@ __all__ = [
     "ceil_divide",
     "chrome_trace",
     "clear_uncovered_rows",
+    "end_loads",
     "epilogue_load",
     "epilogue_writer",
     "group_tile_shape",

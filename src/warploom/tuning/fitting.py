@@ -14,6 +14,7 @@ from warploom.diagnostics import Diag
 from warploom.heuristics import Device, ProblemKey, key_of
 from warploom.heuristics.sm90.candidates import build
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Model, Models, Numbers, Work, model_name, work_of
+from warploom.heuristics.sm90.dependent_launches import SAVED_US
 from warploom.heuristics.sm90.device_data import fields_of_json
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.tuning.measurements import fitted_times
@@ -200,7 +201,8 @@ def measured_in(document: Mapping[str, Any]) -> Iterator[Measured]:
         problem = replace(key_of(row["kind"], m, n, k, row.get("count", 1), **fields), **marks)
         times = fitted_times(row).items()
         found = [(build(fields_of_json(document["configs"][name]), problem), us) for name, us in times]
-        pairs = [(config, us) for config, us in found if config is not None]
+        saved = SAVED_US if row.get("dependent") else 0.0  # model and trees are of launches that do not overlap
+        pairs = [(config, us + saved * config.dependent) for config, us in found if config is not None]
         if pairs:
             configs, us = zip(*pairs, strict=True)
             how = "cool" if "cool_us" in row else row.get("how", "")

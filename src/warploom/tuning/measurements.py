@@ -55,6 +55,7 @@ def _row(report: Report) -> dict[str, Any]:
         "a_type": key.a_type,
         **{f"{name}_major": major for name, major in zip("ab", key.majors, strict=True) if major != "k"},
         **{name: True for name in ("light_epilogue", "fused", "residual") if getattr(key, name)},
+        "dependent": True,  # configurations that are launched so by default were measured so
         "us": {row.label: round(row.us, 3) for row in report.rows if row.us is not None},
         "failures": {row.label: row.failure for row in report.rows if row.failure},
     }

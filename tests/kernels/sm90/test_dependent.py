@@ -10,8 +10,10 @@ import pytest
 
 import warploom
 from warploom import launch
+from warploom.heuristics import key_of
+from warploom.heuristics.sm90.candidates import build, row_of
 from warploom.host.program import text_of
-from warploom.structured.config.sm90 import HopperConfig
+from warploom.structured.config.sm90 import MACHINE, HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
 
 MEMORY = ("mbarrier", "cp.async", "wgmma", "ld.global", "st.global", "red.", "atom.")
@@ -78,4 +80,44 @@ def test_every_role_waits_for_the_previous_kernel_and_launches_dependents(
     for role in roles:
         first = min(role.index(word) for word in MEMORY if word in role)
         assert role.index("griddepcontrol.wait") < first
-        assert "griddepcontrol.launch_dependents" in role
+    (loads,) = (role for role in roles if "griddepcontrol.launch_dependents" in role)  # one warp of a CTA is enough
+    assert loads.startswith("load")
+    assert loads.rindex("cp.async.bulk.tensor") < loads.index("griddepcontrol.launch_dependents")
+
+
+@pytest.mark.parametrize("tile", [(64, 16), (128, 128)])
+def test_a_dependent_launch_has_one_cta_per_sm_if_there_are_enough(tile: tuple[int, int]) -> None:
+    operation, given, _ = dense(np.random.default_rng())
+    config = HopperConfig(tile=tile, consumers=tile[0] // 64, dependent=True, num_pipeline_stages=2)
+    shared = [
+        operation.bind(**given, config=each, target="sm_90a").shared_bytes
+        for each in (config, config.replace(dependent=False))
+    ]
+    assert 2 * (shared[0] + MACHINE.shared_reserved) > MACHINE.shared_per_sm > 2 * (shared[1] + MACHINE.shared_reserved)
+
+
+@pytest.mark.parametrize(
+    ("shape", "row", "is_dependent"),
+    [
+        ((512, 2048, 2048), {"tile": (64, 128), "consumers": 1, "AB_swapped": True}, True),
+        ((512, 2048, 2048), {"tile": (64, 128), "consumers": 1, "num_split_k": 2}, True),
+        ((512, 2048, 2048), {"tile": (128, 128), "num_split_k": 2, "split_in_cluster": False}, False),
+        ((512, 2048, 2048), {"tile": (128, 128), "stream_k": True}, False),
+        ((512, 2048, 2048), {"tile": (128, 128), "dependent": False}, False),
+        ((1, 128256, 4096), {"tile": (128, 8), "AB_swapped": True}, True),
+        ((2048, 2048, 2048), {"tile": (128, 256)}, True),
+        ((2048, 2048, 2048), {"tile": (64, 128), "consumers": 1}, False),
+        ((2048, 2048, 2048), {"tile": (64, 128), "consumers": 1, "cluster_shape": (4, 2, 1)}, True),
+        ((4096, 4096, 4096), {"tile": (128, 256)}, False),
+        ((4096, 4096, 4096), {"tile": (128, 256), "dependent": True}, True),
+    ],
+)
+def test_kernels_that_reread_little_are_dependent_by_default(
+    shape: tuple[int, int, int], row: dict[str, Any], is_dependent: bool
+) -> None:
+    config = build(row, key_of("dense", *shape, a_type="bf16"))
+    assert config is not None
+    assert config.dependent == is_dependent
+    assert (
+        build(row_of(config, key_of("dense", *shape, a_type="bf16")), key_of("dense", *shape, a_type="bf16")) == config
+    )

@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 from warploom.heuristics.problem_key import ProblemKey
+from warploom.heuristics.sm90.dependent_launches import is_dependent
 from warploom.structured.config.base import field_names
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.config.sm90_blockwise import HopperBlockwiseConfig
@@ -161,6 +162,7 @@ def build(row: Fields, problem: ProblemKey) -> HopperConfig | None:
         fields = _in_kernel_terms(fields)
     if not row.get("use_tma_store", True):
         fields["use_tma_store"] = False
+    fields["dependent"] = row.get("dependent", is_dependent(row, problem))
     config = KINDS[problem.kind].config(**{**row, **fields})
     if config.residual_in_place and not problem.residual:
         return None

@@ -18,6 +18,7 @@ from warploom.heuristics.device import Device
 from warploom.heuristics.problem_key import ProblemKey
 from warploom.heuristics.sm90.candidates import FUSED_ACCUMULATORS, KINDS, Fields, build, rows_for
 from warploom.heuristics.sm90.cost_model import CandidateArrays, Indices, expected_times, is_dense_16bit
+from warploom.heuristics.sm90.dependent_launches import saved_times
 from warploom.heuristics.sm90.device_data import data_for
 from warploom.structured.config.sm90 import ROW_BYTES, HopperConfig
 
@@ -91,13 +92,14 @@ def _order(candidates: CandidateArrays, problem: ProblemKey, device: Device) -> 
     """Return the indices of candidates by expected time; those that leave no registers for an epilogue come last."""
     data = data_for(device)
     crowded = (candidates.accumulators > FUSED_ACCUMULATORS) & problem.fused
-    order = np.lexsort((expected_times(candidates, problem, data.models, sms=device.sms), crowded))
+    saved = saved_times(candidates, problem)
+    order = np.lexsort((expected_times(candidates, problem, data.models, sms=device.sms) - saved, crowded))
     is_plain = is_dense_16bit(problem) and not problem.fused and not problem.residual
     trees = data.trees_for(problem) if is_plain and data.is_measured_on(device) else None
     if trees is None:
         return order
     first = order[:RERANKED]
-    again = np.lexsort((trees.times(candidates.take(first), problem, data.models), crowded[first]))
+    again = np.lexsort((trees.times(candidates.take(first), problem, data.models) - saved[first], crowded[first]))
     return np.concatenate((first[again], order[RERANKED:]))
 
 

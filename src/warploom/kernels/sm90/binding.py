@@ -49,7 +49,17 @@ def bind(call: _Call, sms: int | None = None) -> Launch:
         **call.auxiliary_arguments(config.sliced.output_tile_shape, call.swapped(*_layouts(config))[1]),
         **family.options(call),
     )
-    return replace(launch, dependent=config.dependent)
+    return _overlapping(launch) if config.dependent else launch
+
+
+def _overlapping(launch: Launch) -> Launch:
+    """Return a dependent launch, which takes more than half of an SM's shared memory if there is an SM for each CTA.
+
+    Otherwise two of its CTAs could start on an SM that the previous grid leaves idle, while other SMs get none.
+    """
+    is_alone = prod(launch.grid) <= MACHINE.sms
+    shared = max(launch.shared_bytes, MACHINE.shared_per_sm // 2) if is_alone else launch.shared_bytes
+    return replace(launch, dependent=True, shared_bytes=shared)
 
 
 def _grid(call: _Call, sms: int | None) -> Triple:

@@ -23,6 +23,7 @@ from warploom.structured import (
     WgmmaOp,
     begin_role,
     clear_uncovered_rows,
+    end_loads,
     paired,
     standard_inputs,
     warpgroup_order,
@@ -85,6 +86,7 @@ def grouped(
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, k)
+        end_loads(config)
 
     with roles.consume:
         begin_role(config)

@@ -19,6 +19,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    end_loads,
     input_pipeline,
     operand_tiles,
 )
@@ -71,6 +72,7 @@ def grouped_blockwise_fp8(
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
+        end_loads(config)
 
     with roles.consume:
         begin_role(config)

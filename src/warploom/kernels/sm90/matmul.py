@@ -13,6 +13,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    end_loads,
     paired,
     standard_inputs,
     warpgroup_order,
@@ -67,6 +68,7 @@ def matmul(
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, tile.k_start + k)
+        end_loads(config)
 
     with roles.consume:
         begin_role(config)

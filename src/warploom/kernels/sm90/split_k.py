@@ -19,6 +19,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    end_loads,
     paired,
     standard_inputs,
 )
@@ -66,6 +67,7 @@ def matmul_split_k(
         for k in loop(tile.k_tiles):
             with inputs.produce() as stage:
                 stage.load(tile, tile.k_start + k)
+        end_loads(config)
 
     with roles.consume, stamps.only_tile():
         begin_role(config)

@@ -18,6 +18,7 @@ from warploom.structured import (
     Warpgroup,
     WgmmaOp,
     begin_role,
+    end_loads,
     paired,
     standard_inputs,
     warpgroup_order,
@@ -68,6 +69,7 @@ def matmul_stream_k(
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:
                     stage.load(tile, tile.k(k))
+        end_loads(config)
 
     with roles.consume:
         begin_role(config)

@@ -16,6 +16,7 @@ from warploom.structured import (
     TripleWgmmaOp,
     Warpgroup,
     begin_role,
+    end_loads,
     input_pipeline,
     operand_tiles,
 )
@@ -48,6 +49,7 @@ def tf32x3(
             for k in loop(tile.k_tiles):
                 with inputs.produce() as stage:  # waits until all consumers have read the slot
                     stage.load(tile, k)
+        end_loads(config)
 
     with roles.split:
         begin_role(config)
