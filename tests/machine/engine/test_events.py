@@ -11,7 +11,7 @@ from tests.machine.engine.test_engine import BODIES
 from tests.machine.simt import threads
 
 from warploom.diagnostics import WarploomError
-from warploom.machine.core import events
+from warploom.machine.core import reporting
 from warploom.machine.core.events import Batch, Event
 from warploom.machine.engine import access_log
 
@@ -30,6 +30,16 @@ MORE = {
     "warps that part and meet at a barrier": """
     shr.b32 %r3, %r0, 5; setp.ne.u32 %p1, %r3, 1; bar.sync 0; @%p1 bra MEET; ld.global.u32 %r4, [%rd2];
     st.global.u32 [%rd0+4], %r4; MEET: bar.sync 0; ld.global.u32 %r5, [%rd2]; bar.sync 0; st.global.u32 [%rd0], %r5;""",
+    "matrices": """
+    mov.u32 %r3, sh; shr.b32 %r4, %r0, 5; and.b32 %r5, %r0, 15; shl.b32 %r5, %r5, 4; mad.lo.u32 %r6, %r4, 256, %r3;
+    add.u32 %r7, %r6, %r5; stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r7], {%r1, %r0}; mov.u32 %r8, 7;
+    stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r7], {%r1, %r0}; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r7], {%r0};
+    ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r9, %r10}, [%r7]; bar.sync 0; add.u32 %r11, %r3, %r5;
+    stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r11], {%r8}; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r11], {%r8};
+    bar.sync 0; stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r11], {%r0, %r4}; and.b32 %r12, %r5, 48;
+    add.u32 %r13, %r6, %r12; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r13], {%r4}; add.u32 %r14, %r13, 64;
+    stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r14], {%r0}; ldmatrix.sync.aligned.m8n8.x4.shared.b16
+    {%r15, %r16, %r17, %r18}, [%r7]; add.u32 %r19, %r15, %r18; st.global.v2.u32 [%rd0], {%r9, %r19};""",
 }
 
 
@@ -80,7 +90,7 @@ def test_events_do_not_depend_on_the_engine(body: str, schedule: str, monkeypatc
     assert mixed[0].events == mixed[1].events == wanted.events
     # A log that is often full leaves instructions to the reference.
     monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
-    monkeypatch.setattr(events, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
     few = Batches()
     assert np.array_equal(seen(text, "native", schedule, [few]), expected)
     assert few.events == wanted.events

@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Reporter, Touch, Touches
+from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.core.reporting import Reporter
 from warploom.machine.instructions.mbarrier import peer_at
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.ptx.isa.table import Op
@@ -88,9 +89,12 @@ def submit(
 ) -> Operation:
     """Issue an operation; a fault at its completion names the instruction that issued it."""
     grid, placed = g.grid, placing(g, op, run)
-    if grid.at_once and not grid.flight.count:
+    if grid.immediate and not grid.flight.count:
         grid.effects += 2
-        placed()
+        if grid.reporter is None:
+            placed()
+        else:
+            grid.reporter.at_once(touches, group, placed)
         return _FINISHED
     name = f"{g.cta.name} warp {g.first_warp}: {op.family} {next_number(g, op)}"
     operation = Operation(name, placed, after, touches, group)

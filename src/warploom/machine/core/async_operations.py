@@ -14,8 +14,9 @@ from warploom.machine.core.group import Waitable
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cluster
-    from warploom.machine.core.events import CommitGroup, Issued, Touches
+    from warploom.machine.core.events import CommitGroup, Touches
     from warploom.machine.core.group import Group
+    from warploom.machine.core.reporting import Issued
     from warploom.machine.memory.proxy_visibility import Sight
 
 

@@ -1,46 +1,28 @@
 """Events for observers: one for each effect of an instruction or operation on memory or a barrier.
 
-Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
-names the agent and reports the accesses and fences that the instruction's row declares. Things with a state (barriers,
-groups, TMEM) report their own changes, because they know the phase or the group. The grid reports when an
-asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
+`core/reporting.py` makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.engine.access_log import (
-    ADDRESSES,
-    AGENT,
-    CHANGES,
-    LANES,
-    MOST_ENTRIES,
-    MOST_LANES,
-    SITE,
-    WORDS,
-    AccessLog,
-    agent_parts,
-)
+from warploom.machine.engine.access_log import ADDRESSES, AGENT, CHANGES, LANES, MOST_LANES, SITE, agent_parts
 from warploom.ptx.syntax.model import Instruction
-
-if TYPE_CHECKING:
-    from warploom.machine.core.async_operations import Operation
 
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Touch:
+class Touch(NamedTuple):
     """Equal runs of bytes that something reads or writes: `width` bytes from each of `addresses`.
 
     A lane's access, the rows of a box, the granules of an operand and a plain range all have this form. `cta` owns the
@@ -61,16 +43,20 @@ class Touch:
         """The number of bytes; those that several lanes touch count once for each address."""
         return len(self.addresses) * self.width
 
-    def _key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[object, ...]:
+        """Everything but the addresses."""
         return self.verb, self.space, self.cta, self.proxy, self.width
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Touch):
             return NotImplemented
-        return self._key() == other._key() and np.array_equal(self.addresses, other.addresses)
+        return self.key() == other.key() and np.array_equal(self.addresses, other.addresses)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __hash__(self) -> int:
-        return hash((self._key(), self.addresses.tobytes()))
+        return hash((self.key(), self.addresses.tobytes()))
 
 
 Touches = Callable[[], Sequence[Touch]]
@@ -84,8 +70,7 @@ def run_of_bytes(verb: str, space: str, cta: Triple | None, address: int, size: 
     return Touch(verb, space, cta, proxy, np.array([address], np.int64), size)
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(NamedTuple):
     """A warp of a CTA, or (with an operation) the engine that works on that operation for it."""
 
     cta: Triple
@@ -94,6 +79,15 @@ class Agent:
 
 
 agent_of = lru_cache(maxsize=1 << 12)(Agent)
+
+
+@lru_cache(maxsize=1 << 12)
+def warps_of(agent: Agent, lanes: int) -> tuple[tuple[Agent, int], ...]:
+    """The warps whose lanes act, from an agent's on, each as an agent with its own 32 lanes."""
+    parts = [lanes >> first & WORD for first in range(0, lanes.bit_length(), WARP_LANES)]
+    return tuple(
+        (agent_of(agent.cta, agent.warp + number, agent.operation), part) for number, part in enumerate(parts) if part
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +109,7 @@ class Source:
         return self.instruction.line
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierName:
+class BarrierName(NamedTuple):
     """The name of a barrier: `kind` is mbarrier, named, cluster or warp; `address` its shared address, number or
     warp.
     """
@@ -127,8 +120,7 @@ class BarrierName:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitGroup:
+class CommitGroup(NamedTuple):
     """Operations of one thread (of one warp for wgmma and TMEM) between two commits, counted from 0.
 
     `kind` is cp.async, bulk, wgmma, tensor load, tensor store, or tcgen05, where every operation is its own group and
@@ -247,7 +239,10 @@ class Warps(Sequence[tuple[Agent, int]]):
 
 
 class WarpEvents(NamedTuple):
-    """Events of warps that act together, from the fields that they share: made when an observer looks at them."""
+    """Events of warps that act together, from the fields that they share: made when an observer looks at them.
+
+    Where they issue an operation, `operation` is the number of the first one's part; those of the others follow.
+    """
 
     kind: str
     verb: str
@@ -269,20 +264,31 @@ class WarpEvents(NamedTuple):
             kind, verb, agents, source, touches, declared, barrier, phase, number, group, operation, passed, leave,
             changes,
         ) = self  # fmt: skip
-        whole = barrier is not None and barrier.kind == "named"
-        total = sum(lanes.bit_count() for _, lanes in agents) if len(agents) > 1 and not whole else 1
-        for agent, lanes in agents:
-            share = number
-            if len(agents) > 1:
-                # A named barrier counts whole warps, every other one the lanes that arrive.
-                share = number // len(agents) if whole else number * lanes.bit_count() // total
+        space, proxy, scope, semantics = declared.space, declared.proxy, declared.scope, declared.semantics
+        if len(agents) == 1:
+            ((agent, lanes),) = agents
             yield _new(
                 Event,
                 (
-                    kind, verb, agent, lanes, source, touches, declared.space, declared.proxy, declared.scope,
-                    declared.semantics, barrier, phase, share, group, operation, passed, leave, changes,
+                    kind, verb, agent, lanes, source, touches, space, proxy, scope, semantics, barrier, phase, number,
+                    group, operation, passed, leave, changes,
                 ),
             )  # fmt: skip
+            return
+        whole = barrier is not None and barrier.kind == "named"
+        total = 1 if whole or not number else sum(lanes.bit_count() for _, lanes in agents)
+        step = 1 if kind == "issue" and operation else 0
+        for agent, lanes in agents:
+            # A named barrier counts whole warps, every other one the lanes that arrive.
+            share = number // len(agents) if whole else number * lanes.bit_count() // total
+            yield _new(
+                Event,
+                (
+                    kind, verb, agent, lanes, source, touches, space, proxy, scope, semantics, barrier, phase, share,
+                    group, operation, passed, leave, changes,
+                ),
+            )  # fmt: skip
+            operation += step
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +300,7 @@ class BarrierSite:
     declared: Declared
 
 
-class _Sites(dict[int, Site]):
+class Sites(dict[int, Site]):
     """Instructions by their numbers, each made when it is first asked for."""
 
     def __init__(self, make: Callable[[int], Site] | None) -> None:
@@ -483,10 +489,6 @@ class Observer(Protocol):
 
 
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
-_UNDECLARED = Declared()
-_NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
-_MOST_OTHERS = 1 << 12
-"""Events that wait for their batch."""
 
 
 @runtime_checkable
@@ -499,301 +501,11 @@ class BatchObserver(Protocol):
 AnyObserver = Observer | BatchObserver
 
 
-@dataclass(slots=True)
-class Actor:
-    """The agent of the events that are reported next: set by an instruction's wrapper and by an operation's completion.
-
-    A convoy acts as its first warp: bit 32·i + lane of `lanes` is a lane of the i-th warp after it.
-    """
-
-    agent: Agent
-    lanes: int
-    source: Source
-    declared: dict[str, Declared]
-    reported: set[str] = field(default_factory=set)
-
-
-class Issued(NamedTuple):
-    """An operation, or one warp's part of it, as it was reported to observers."""
-
-    number: int
-    actor: Actor
-    lanes: int
-    touches: tuple[Touch, ...]
-    group: CommitGroup | None
-
-
-_EXIT: tuple[Any, ...] = (
-    Source(Loc("<machine>", 0), Instruction("")), (), _UNDECLARED, None, None, 0, None, 0, True, 0, True,
-)  # fmt: skip
-"""The other fields of an exit."""
-_NOBODY = Actor(Agent((0, 0, 0), -1), 0, _EXIT[0], {})
-
-
-class Reporter:
-    """Makes events and passes them to the observers of a run.
-
-    An event has one warp as its agent. What the warps of a convoy do together becomes one event for each warp, in their
-    order, so that observers need not know of convoys.
-    """
-
-    def __init__(
-        self,
-        observers: Iterable[AnyObserver],
-        shape: Triple = (1, 1, 1),
-        site: Callable[[int], Site] | None = None,
-        barriers: Callable[[], Mapping[int, BarrierSite]] = dict,
-    ) -> None:
-        self.observers = tuple(observers)
-        self.log: AccessLog | None = None
-        """The accesses of native code that were not reported yet."""
-        self._shape, self._find_barriers = shape, barriers
-        self._sites = _Sites(site)
-        self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
-        self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
-        self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
-        self._others: list[tuple[int, WarpEvents]] = []
-        """Events for those that get batches, each after so many entries of the log."""
-        self.actor = _NOBODY
-        self.lanes = 0
-        self.operations = 0
-        self.meetings = 0
-
-    def start(self, started: Started) -> None:
-        """Let the observers that ask for it know the launch."""
-        for observer in self.observers:
-            if (on_start := getattr(observer, "on_start", None)) is not None:
-                on_start(started)
-
-    def exits(self, cta: Triple, warp: int, lanes: int) -> None:
-        """Tell that lanes of a warp, or of a convoy from it on, have exited."""
-        if not self._single:
-            logged = 0 if self.log is None else self.log.count
-            self._others.append((logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
-            if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
-                self.flush()
-            return
-        before, narrowed = self.actor, self.lanes
-        self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
-        self.tell("exit", "exits")
-        self.actor, self.lanes = before, narrowed
-
-    def acts(self, actor: Actor) -> None:
-        """Make an actor, with all its lanes, the agent of the next events."""
-        self.actor, self.lanes = actor, actor.lanes
-
-    def narrow(self, lanes: int) -> None:
-        """Restrict the next events to some of the actor's lanes."""
-        self.lanes = lanes
-
-    def by_warp(self) -> list[tuple[Agent, int]]:
-        """The warps whose lanes act, each as an agent with its own 32 lanes."""
-        agent, lanes = self.actor.agent, self.lanes
-        if lanes <= WORD:
-            return [(agent, lanes)]
-        parts = [
-            (number, lanes >> WARP_LANES * number & WORD) for number in range(-(-lanes.bit_length() // WARP_LANES))
-        ]
-        return [(agent_of(agent.cta, agent.warp + number, agent.operation), part) for number, part in parts if part]
-
-    @cached_property
-    def _barriers(self) -> Mapping[int, BarrierSite]:
-        return self._find_barriers()
-
-    def flush(self) -> None:
-        """Report the accesses of native code since the last event."""
-        if not self._others and (self.log is None or self.log.is_empty):
-            return
-        entries = _NO_ENTRIES if self.log is None else self.log.take()
-        others, self._others = self._others, []
-        lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
-        met, warps, present = np.zeros(0, np.intp), 0, lanes
-        if self._barriers:
-            table = self._is_barrier
-            at_barriers = table[np.minimum(entries[:, SITE], len(table) - 1).astype(np.intp)]
-            met = at_barriers.nonzero()[0]
-            warps = int(np.count_nonzero(lanes[met]))
-            lanes = np.where(at_barriers[:, None], 0, lanes)
-
-        def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
-            def placed() -> Iterator[tuple[int, WarpEvents]]:
-                passed = [
-                    each for place in met.tolist() for each in self._passed(place, entries[place], present[place])
-                ]
-                # An event after so many entries comes before the entry of that number.
-                every = sorted([*warp_events, *passed], key=lambda each: each[0])
-                rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
-                return zip(rows, (each for _, each in every), strict=True)
-
-            count = sum([len(each.agents) for _, each in warp_events]) + 2 * warps
-            return Batch(self._sites, Others(count, placed), self._shape, entries, lanes)
-
-        if self._in_batches:
-            whole = batch(others)
-            for on_events in self._in_batches:
-                on_events(whole)
-        if self._single:  # they have had the others
-            for event in batch([]).events():
-                for observer in self._single:
-                    observer.on_event(event)
-
-    @cached_property
-    def _is_barrier(self) -> Array:
-        """By the number of an instruction; the last is for all later ones."""
-        found = np.zeros(max(self._barriers) + 2, np.bool_)
-        found[list(self._barriers)] = True
-        return found
-
-    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, WarpEvents]]:
-        """The arrival and the wait of a CTA whose threads all passed a barrier in native code."""
-        site = self._barriers[int(entry[SITE])]
-        number, first = (int(each) for each in agent_parts(entry[AGENT].astype(np.int64)))
-        across, down, _ = self._shape
-        cta = number % across, number // across % down, number // (across * down)
-        agents = [(agent_of(cta, first + warp), bits) for warp, bits in enumerate(lanes.tolist()) if bits]
-        name = BarrierName("named", cta, site.index, f"barrier {site.index}")
-        threads = sum(bits.bit_count() for _, bits in agents)
-        return [
-            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]),
-                               count, None, 0, True, 0, True))
-            for kind, count in (("arrive", threads), ("wait", 0))
-        ]  # fmt: skip
-
-    def tell(
-        self,
-        kind: str,
-        verb: str,
-        touches: tuple[Touch, ...] = (),
-        *,
-        barrier: BarrierName | None = None,
-        phase: int | None = None,
-        count: int = 0,
-        group: CommitGroup | None = None,
-        operation: int | None = None,
-        passed: bool = True,
-        declared: Declared | None = None,
-        leave: int = 0,
-        changes: bool = True,
-    ) -> None:
-        """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
-        actor = self.actor
-        actor.reported.add(verb)
-        if declared is None:
-            declared = actor.declared.get(verb, _UNDECLARED)
-        number = actor.agent.operation if operation is None else operation
-        agents = [(actor.agent, self.lanes)] if self.lanes <= WORD else self.by_warp()
-        if verb == "phase":
-            agents = agents[-1:]  # the last arrival completes it
-        warp_events = WarpEvents(
-            kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed, leave,
-            changes,
-        )  # fmt: skip
-        self._report(warp_events)
-
-    def _report(self, warp_events: WarpEvents) -> None:
-        """Pass events to those that see each of them, and keep them for those that get batches."""
-        logged = 0 if self.log is None else self.log.count
-        if self._single:
-            if logged:
-                self.flush()
-                logged = 0
-            for event in warp_events.events():
-                for observer in self._single:
-                    observer.on_event(event)
-        if self._in_batches:
-            self._others.append((logged, warp_events))
-        # Half of the log is left for the accesses until the next event.
-        if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
-            self.flush()
-
-    def issue(
-        self, touches: Touches | Sequence[Touches] | None, group: CommitGroup | None = None
-    ) -> tuple[Issued, ...]:
-        """Tell that the actor issues an operation; one that several warps issue has one part for each of them.
-
-        `touches` is then a list, with one function for each of these warps.
-        """
-        actor, parts, given = self.actor, list[Issued](), tuple[Touch, ...]()
-        each = [touches] if touches is None or callable(touches) else touches
-        source, declared, worked_out = actor.source, actor.declared, None
-        for (agent, bits), work_out in zip(self.by_warp(), each, strict=False):
-            self.operations = number = self.operations + 1
-            if work_out is not worked_out or worked_out is None:
-                worked_out, given = work_out, tuple(work_out()) if work_out is not None else ()
-                for touch in given:
-                    actor.reported.add(touch.verb)
-                engine = _engine(given)
-            part = Actor(agent, bits, source, declared, {"operation"})
-            parts.append(Issued(number, part, bits, given, group))
-            self._report(
-                WarpEvents(
-                    "issue",
-                    "operation",
-                    [(agent, bits)],
-                    source,
-                    given,
-                    engine,
-                    None,
-                    None,
-                    0,
-                    group,
-                    number,
-                    True,
-                    0,
-                    True,
-                )
-            )
-        return tuple(parts)
-
-    def complete(self, operation: Operation) -> None:
-        """An operation takes effect: its engine acts."""
-        before, lanes = self.actor, self.lanes
-        for issued in operation.issues:
-            self._complete(issued)
-        operation.run()
-        self.actor, self.lanes = before, lanes
-
-    def at_once(
-        self,
-        touches: Touches | Sequence[Touches] | None,
-        group: CommitGroup | None,
-        run: Callable[[], None] | None = None,
-    ) -> None:
-        """Tell that the actor issues an operation that completes here and now; `run` is its effect."""
-        before, lanes = self.actor, self.lanes
-        for issued in self.issue(touches, group):
-            self._complete(issued)
-        if run is not None:
-            run()
-        self.actor, self.lanes = before, lanes
-
-    def _complete(self, issued: Issued) -> None:
-        if not self._completions and issued.touches and _is_silent(issued.touches):
-            return
-        actor = issued.actor
-        agent = Agent(actor.agent.cta, actor.agent.warp, issued.number)
-        self.acts(Actor(agent, issued.lanes, actor.source, actor.declared))
-        self.tell("complete", "operation", issued.touches, group=issued.group, declared=_engine(issued.touches))
-
-
-def _engine(touches: tuple[Touch, ...]) -> Declared:
-    """An operation's own space and proxy: those of what it touches first."""
-    return _of_engine(touches[0].space, touches[0].proxy) if touches else _of_engine("", "async")
-
-
-_of_engine = lru_cache(maxsize=64)(Declared)
-
-
-def _is_silent(touches: tuple[Touch, ...]) -> bool:
-    """True if an operation only reads and writes."""
-    for touch in touches:  # noqa: SIM110  (it is executed for every operation)
-        if touch.verb not in ("reads", "writes"):
-            return False
-    return True
-
-
 def lanes_as_bits(lanes: Array | None, count: int) -> int:
     """Lanes as bits, lane 0 the lowest; None for all of so many."""
-    if lanes is None:
-        return (1 << count) - 1
-    return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")
+    return (1 << count) - 1 if lanes is None else _as_bits(lanes.tobytes())
+
+
+@lru_cache(maxsize=1 << 10)
+def _as_bits(lanes: bytes) -> int:
+    return sum(1 << lane for lane, takes_part in enumerate(lanes) if takes_part)

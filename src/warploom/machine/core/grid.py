@@ -14,11 +14,12 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import BarrierSite, Placed, Reporter, Site, Source, Started
+from warploom.machine.core.events import BarrierSite, Placed, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage, unfold
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, observed, site
 from warploom.machine.core.options import Options
+from warploom.machine.core.reporting import Reporter
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.engine import selection
@@ -165,8 +166,10 @@ class Grid:
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
         self.detours = self.eager and self.convoys
         """True if a warp that alone leaves its convoy at a branch executes its way up to the join first."""
-        self.at_once = self.eager and self.reporter is None and self.convoys and not self.late_barrier
-        """True if every operation completes when it is issued, and only the memory shows it."""
+        self.immediate = self.eager and self.convoys and not self.late_barrier
+        """True if every operation completes when it is issued, unless one that it must follow is under way."""
+        self.at_once = self.immediate and self.reporter is None
+        """The same without observers: only the memory shows it."""
 
     def flavour_of(self, lanes: int) -> Flavour:
         """The flavour for whole warps of a group of so many lanes."""

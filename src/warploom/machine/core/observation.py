@@ -19,15 +19,17 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.machine.core.events import (
     WORD,
-    Actor,
     BarrierSite,
     Declared,
     Site,
+    Source,
     Touch,
     agent_of,
     lanes_as_bits,
 )
 from warploom.machine.core.group import WARP
+from warploom.machine.core.reporting import Actor, Reporter
+from warploom.machine.engine.access_log import MOST_LANES, agent_number
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
@@ -129,7 +131,8 @@ class Held:
         piece = min(self.width, GRANULE)
         found = (self.spaces.load(group, mask, _moved(address, at), piece) for at in range(0, self.width, piece))
         return [
-            (each if isinstance(each, np.ndarray) else np.array([each], WIDTHS[piece])).view(np.uint8) for each in found
+            (each if isinstance(each, np.ndarray) else np.array([each], WIDTHS[piece])).view(_WORDS[piece])
+            for each in found
         ]
 
     def _giving(self, group: Group, mask: Array | None) -> Array | None:
@@ -146,20 +149,33 @@ class Held:
         if isinstance(address, int):
             first = any((was != new).any() for was, new in zip(old, now, strict=True))
             return [first, *[first and not _equal(stored)] * (group.warps - 1)]
-        lanes = np.zeros(group.lanes, np.bool_)
+        lanes: Array | None = None
         for was, new in zip(old, now, strict=True):
-            lanes |= (was != new).reshape(group.lanes, -1).any(axis=1)
+            differs = was != new
+            if len(differs) != group.lanes:
+                differs = differs.reshape(group.lanes, -1).any(axis=1)
+            lanes = differs if lanes is None else lanes | differs
+        assert lanes is not None
         live = self._giving(group, mask)
         if live is not None:
-            lanes &= live
-        if group.warps > 1 and lanes.any():
-            lanes &= ~(_repeated_warps if self.is_matrix else _repeated)(address, stored, live)
-        return [bool(warp.any()) for warp in lanes.reshape(group.warps, WARP)]
+            lanes = lanes & live
+        if group.warps > 1 and 1 in lanes.tobytes():
+            lanes = lanes & ~(_repeated_warps if self.is_matrix else _repeated)(address, stored, live)
+        by_warp: Array = lanes.reshape(group.warps, WARP)
+        return [bool(each) for each in np.logical_or.reduce(by_warp, axis=1)]
+
+
+_WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, GRANULE: np.uint64}
+"""Whole numbers as which values of so many bytes are compared."""
 
 
 def _repeated_warps(address: Array, stored: Any, _: Array | None) -> Array:
     """The lanes of the warps that store what an earlier warp stores at the same addresses."""
     out = np.zeros(len(address), np.bool_)
+    places = address.tobytes()
+    size = WARP * address.itemsize
+    if len({places[at : at + size] for at in range(0, len(places), size)}) * size == len(places):
+        return out  # no two warps store at the same addresses
     rows = [each for each in (address, *_parts(stored)) if isinstance(each, np.ndarray)]
     warps = [np.stack([row[at : at + WARP] for row in rows]).tobytes() for at in range(0, len(address), WARP)]
     for number, warp in enumerate(warps):
@@ -201,11 +217,11 @@ _ALL.setflags(write=False)
 
 
 def site(op: Op, grid: Grid) -> Site:
-    """The one effect of a load, store or shuffle, for the events of native code."""
+    """The one effect of a load, store or shuffle, for events that come as rows."""
     effect = op.form.effects[0]
     said = _declared(op, effect)
     one_address = isinstance(address := op.operands.get("a"), Address) and grid.program.is_uniform(address)
-    width = _elements(op)[0] if effect.verb in ("reads", "writes") else 0
+    width = _SHAPES.get(op.family, _elements)(op)[0] if effect.verb in ("reads", "writes") else 0
     return Site(grid.source_of(op), _KIND[effect.verb], effect.verb, said, width, one_address)
 
 
@@ -217,21 +233,71 @@ def barrier_site(op: Op, grid: Grid) -> BarrierSite:
     )
 
 
+class _Reports:
+    """The events that an instruction makes by itself, worked out once for a program."""
+
+    def __init__(self, op: Op, source: Source) -> None:
+        self.op, self.source = op, source
+        effects = op.form.effects
+        self.declared = {effect.verb: _declared(op, effect) for effect in effects}
+        inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
+        self.places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
+        self.has_outputs = any(slot.kind in _OUTPUTS and op.operands[slot.name] is not None for slot in op.form.slots)
+        here = [effect for effect in effects if not effect.later]
+        self.here = [(effect.verb, self.places.get(effect.operand, -1), _declared(op, effect)) for effect in here]
+        self.accesses = any(verb in ("reads", "writes") and place >= 0 for verb, place, _ in self.here)
+        self.width, self.givers = _SHAPES.get(op.family, _elements)(op)
+        self.stores = op.family == "stmatrix" or (op.family == "st" and op["space"].partition("::")[0] in _REACHED)
+        self.has_row = len(effects) == 1 and op.family in _ROWS and self.here[0][2].space in ("shared", "global")
+        """True if its accesses may be rows: one effect, in a space that it names."""
+
+
+_ROWS = frozenset({"ld", "st", "ldmatrix", "stmatrix"})
+
+
+def _reports(op: Op, grid: Grid) -> _Reports:
+    known: dict[int, _Reports] = grid.program.reports
+    found = known.get(id(op))
+    if found is None:
+        found = known[id(op)] = _Reports(op, grid.source_of(op))  # which keeps the op, and thus its identity
+    return found
+
+
 def observed(op: Op, run: Any, grid: Grid) -> Any:
     """An instruction's function that reports its effects."""
-    effects, reporter = op.form.effects, grid.reporter
-    if not effects or reporter is None:
+    reporter = grid.reporter
+    if not op.form.effects or reporter is None:
         return run
-    source = grid.source_of(op)
-    declared = {effect.verb: _declared(op, effect) for effect in effects}
-    here = [(effect, _declared(op, effect)) for effect in effects if not effect.later]
-    width, givers = _SHAPES.get(op.family, _elements)(op)
-    inputs = [slot for slot in op.form.slots if slot.kind not in _OUTPUTS]
-    places = {slot.name: at + sum(s.kind == "tensor" for s in inputs[:at]) for at, slot in enumerate(inputs)}
-    outputs = [slot for slot in op.form.slots if slot.kind in _OUTPUTS and op.operands[slot.name] is not None]
-    stores = op.family == "stmatrix" or (op.family == "st" and op["space"].partition("::")[0] in _REACHED)
+    reports = _reports(op, grid)
+    if reports.accesses:
+        return _accessing(reports, run, grid, reporter)
+    source, declared, blocks, has_outputs = reports.source, reports.declared, op.form.blocks, reports.has_outputs
+    verbs = [verb for verb, _, _ in reports.here]
+
+    def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
+        live = mask if mask is not None else group.mask
+        before, lanes = reporter.actor, reporter.lanes
+        actor = Actor(agent_of(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
+        reporter.acts(actor)
+        result = run(group, mask, *operands)
+        if not blocks or (result is not None if has_outputs else result):
+            reporter.narrow(actor.lanes)
+            for verb in verbs:
+                if verb not in actor.reported:
+                    reporter.tell(_KIND[verb], verb)
+        reporter.actor, reporter.lanes = before, lanes
+        return result
+
+    return wrapped
+
+
+def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> Any:
+    """The function of an instruction that accesses memory at addresses that its lanes give."""
+    op, source, declared = reports.op, reports.source, reports.declared
+    places, width, givers, has_outputs = reports.places, reports.width, reports.givers, reports.has_outputs
     # Looking at buffered stores would commit them: they all count as changes.
-    held = Held(op, width, givers) if stores and grid.buffers is None else None
+    held = Held(op, width, givers) if reports.stores and grid.buffers is None else None
+    rows = _Log(reports, grid, reporter) if reports.has_row and reporter.takes_rows else None
 
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
@@ -244,25 +310,65 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
         if held is not None and old is not None:
             changed = held.changed(group, mask, operands[places["a"]], operands[places["b"]], old)
         reporter.narrow(actor.lanes)
-        if not op.form.blocks or (result is not None if outputs else result):
-            for effect, said in here:
-                place = places.get(effect.operand, -1)
+        if not op.form.blocks or (result is not None if has_outputs else result):
+            for verb, place, said in reports.here:
                 address = operands[place] if 0 <= place < len(operands) else None
                 if op.family in ("wmma.load", "wmma.store"):
                     address = line_addresses(op, address, operands[places["stride"]], group.lanes)
-                if effect.verb in ("reads", "writes") and address is not None:
+                if verb in ("reads", "writes") and address is not None:
+                    if rows is not None and rows.add(group, actor.lanes, address, changed):
+                        continue
                     for number in range(group.warps):
-                        for touch, some in _accesses(group, number, live, address, said, effect.verb, width, givers):
+                        for touch, some in _accesses(group, number, live, address, said, verb, width, givers):
                             reporter.narrow(some << WARP * number)
                             found = said if touch.space == said.space else replace(said, space=touch.space)
-                            reporter.tell("access", effect.verb, (touch,), declared=found, changes=changed[number])
+                            reporter.tell("access", verb, (touch,), declared=found, changes=changed[number])
                     reporter.narrow(actor.lanes)
-                elif effect.verb not in actor.reported:
-                    reporter.tell(_KIND[effect.verb], effect.verb)
+                elif verb not in actor.reported:
+                    reporter.tell(_KIND[verb], verb)
         reporter.actor, reporter.lanes = before, lanes
         return result
 
     return wrapped
+
+
+class _Log:
+    """Adds the accesses of an instruction to the log of native code: one entry for all warps of a group."""
+
+    def __init__(self, reports: _Reports, grid: Grid, reporter: Reporter) -> None:
+        self._reporter, self._number = reporter, grid.number_of(reports.op)
+        self._is_shared = reports.here[0][2].space == "shared"
+        self._site = site(reports.op, grid)
+        self._giving = sum(((1 << reports.givers) - 1) << first for first in range(0, MOST_LANES, WARP))
+
+    def add(self, group: Group, lanes: int, address: Any, changed: list[bool]) -> bool:
+        """Add an entry; False for accesses of other CTAs' memory, and where an entry would say something else."""
+        log = self._reporter.log
+        is_one = isinstance(address, int)
+        if log is None or self._number < 0 or is_one != self._site.one_address:
+            return False
+        lanes &= self._giving
+        if is_one:
+            if self._is_shared and address >> RANK_SHIFT != group.cta.rank:
+                return False
+        elif len(address) != group.lanes:
+            return False
+        elif self._is_shared:
+            # Only the lanes that take part have an address; where all are of this CTA nothing more is to be asked.
+            ranks = np.bitwise_or.reduce(address ^ address.dtype.type(group.cta.rank << RANK_SHIFT))
+            if int(ranks) >> RANK_SHIFT:
+                return False
+        if not lanes:
+            return True
+        if log.is_full:
+            self._reporter.flush()
+        changes = lanes
+        if not all(changed):
+            for number, changes_memory in enumerate(changed):
+                if not changes_memory:
+                    changes &= ~(WORD << WARP * number)
+        log.add(self._number, agent_number(group.cta.number, group.first_warp), lanes, changes, address)
+        return True
 
 
 def _accesses(

@@ -24,6 +24,7 @@ MOST_LANES = 128
 WORDS = ADDRESSES + MOST_LANES
 MOST_ENTRIES = 1024
 _WARP_BITS = 16
+_WORD = (1 << 64) - 1
 
 
 def agent_number(cta: int, first_warp: int) -> int:
@@ -62,6 +63,18 @@ class AccessLog:
     def count(self) -> int:
         """The number of entries."""
         return (self._words[0] - self._start) // (8 * WORDS)
+
+    def add(self, site: int, agent: int, lanes: int, changes: int, addresses: int | Array) -> None:
+        """Append an entry; the log must not be full."""
+        entry = self._entries[self.count]
+        entry[SITE], entry[AGENT] = site, agent
+        entry[LANES], entry[LANES + 1] = lanes & _WORD, lanes >> 64
+        entry[CHANGES], entry[CHANGES + 1] = changes & _WORD, changes >> 64
+        if isinstance(addresses, int):
+            entry[ADDRESSES:] = addresses
+        else:
+            entry[ADDRESSES : ADDRESSES + len(addresses)] = addresses
+        self._words[0] += 8 * WORDS
 
     def take(self) -> Array:
         """The entries since the last call, as rows of words that stay as they are."""

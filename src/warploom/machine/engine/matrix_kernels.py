@@ -1,15 +1,17 @@
 """Native kernels of `ldmatrix` and `stmatrix`: 8 × 8 matrices of 16-bit elements between shared memory and registers.
 
 As in `memory_kernels`, all addresses are examined first; the record's number is returned where the reference must
-execute the instruction.
+execute the instruction. In a run with observers an entry of the log has the addresses of the rows, and the lanes whose
+rows a store has changed: the rows are kept until all warps have stored, and compared then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warploom.machine.engine import context
-from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, next_record
+from warploom.machine.engine import access_log, context
+from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, begin_entry, end_entry, next_record
 from warploom.machine.engine.llvm_ops import Host
 
 _MOST_LANES = 128
@@ -21,7 +23,8 @@ _ROWS = 8
 class MatrixMove:
     """A kernel of `ldmatrix` or `stmatrix` (`store`) of `count` matrices by whole warps, without a guard.
 
-    Words: the row of the addresses, the offset, and the rows of the matrices' registers.
+    Words: the row of the addresses, the offset, and the rows of the matrices' registers; for a log, the instruction's
+    number.
     """
 
     store: bool
@@ -29,10 +32,11 @@ class MatrixMove:
     count: int
     address: str
     """The file of the addresses."""
+    logged: bool = False
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS + 2 + self.count
+        return HEAD_WORDS + 2 + self.count + self.logged
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame, type_ = Frame(host), ROW_TYPES[self.address]
@@ -42,6 +46,7 @@ class MatrixMove:
         data, lanes = frame.context(context.SHARED, "ptr"), frame.context(context.LANES)
         fits, holds = frame.emit(f"icmp ule i64 {lanes}, {_MOST_LANES}"), frame.emit(f"icmp uge i64 {size}, 16")
         last, ready = frame.emit(f"sub i64 {size}, 16"), frame.emit(f"and i1 {fits}, {holds}")
+        number = frame.word(HEAD_WORDS + 2 + self.count) if self.logged else ""
         moved = ["  %full = add i64 %value, %offset"]
         if type_ == "i32":
             moved = [
@@ -53,6 +58,7 @@ class MatrixMove:
             f"define internal i64 @{name}_lanes(ptr %context, ptr %record) {{",
             "entry:",
             f"  %held = alloca [{_MOST_LANES} x i64], align 64",
+            *([f"  %before = alloca [{_MOST_LANES} x i128], align 64"] if self._compares else ()),
             *frame.entry,
             f"  %offset = add i64 {offset}, 0",
             f"  br i1 {ready}, label %check, label %bad",
@@ -76,14 +82,120 @@ class MatrixMove:
             "next:",
             "  %j = add i64 %i, 1",
             f"  %more = icmp ult i64 %j, {lanes}",
-            "  br i1 %more, label %check, label %warp",
+            f"  br i1 %more, label %check, label %{'distinct' if self.logged else 'warp'}",
+            *(self._entry(number, lanes, base, data) if self.logged else ()),
             "warp:",
-            f"  %first = phi i64 [ 0, %next ], [ %second, %end{self.count - 1} ]",
+            f"  %first = phi i64 [ 0, %{'noted' if self.logged else 'next'} ], [ %second, %end{self.count - 1} ]",
             "  br label %begin0",
         ]
-        for number, register in enumerate(registers):
-            lines += self._matrix(number, register, data)
-        return "\n".join([*lines, *_ending(name, self.words, self.count, lanes)]) + "\n", frozenset()
+        for at, register in enumerate(registers):
+            lines += self._matrix(at, register, data)
+        after = self._compared(lanes, data) if self.logged else ()
+        return "\n".join([*lines, *_ending(name, self.words, self.count, lanes, after)]) + "\n", frozenset()
+
+    @property
+    def _compares(self) -> bool:
+        return self.logged and self.store
+
+    def _entry(self, site: str, lanes: str, base: str, data: str) -> list[str]:
+        """The addresses of an entry; what a store finds is kept.
+
+        Warps that begin at the same address may store the same rows: the reference finds out which of them change
+        memory.
+        """
+        pairs = [(one, other) for other in range(_WARP, _MOST_LANES, _WARP) for one in range(0, other, _WARP)]
+        lines = ["distinct:"]
+        for lane in range(0, _MOST_LANES, _WARP):
+            lines += [f"  %d{lane}_at = getelementptr i64, ptr %held, i64 {lane}"]
+            lines += [f"  %d{lane} = load i64, ptr %d{lane}_at"]
+        lines += ["  %equal_first = add i1 false, false"]
+        equal = "%equal_first"
+        for one, other in pairs if self.store else ():
+            lines += [
+                f"  %there{one}_{other} = icmp ugt i64 {lanes}, {other}",
+                f"  %like{one}_{other} = icmp eq i64 %d{one}, %d{other}",
+                f"  %both{one}_{other} = and i1 %there{one}_{other}, %like{one}_{other}",
+                f"  %equal{one}_{other} = or i1 {equal}, %both{one}_{other}",
+            ]
+            equal = f"%equal{one}_{other}"
+        return [
+            *lines,
+            f"  br i1 {equal}, label %bad, label %begin_entry",
+            "begin_entry:",
+            *begin_entry("begin_entry", site, "bad"),
+            f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}",
+            "  br label %note",
+            "note:",
+            "  %n = phi i64 [ 0, %enter ], [ %n_next, %note_next ]",
+            f"  %n_lane = and i64 %n, {_WARP - 1}",
+            f"  %n_gives = icmp ult i64 %n_lane, {_ROWS * self.count}",
+            "  br i1 %n_gives, label %keep, label %note_next",
+            "keep:",
+            "  %n_held = getelementptr i64, ptr %held, i64 %n",
+            "  %n_distance = load i64, ptr %n_held",
+            f"  %n_address = add i64 %n_distance, {base}",
+            "  %n_slot = getelementptr i64, ptr %log_addresses, i64 %n",
+            "  store i64 %n_address, ptr %n_slot",
+            *(
+                [
+                    f"  %n_row = getelementptr i8, ptr {data}, i64 %n_distance",
+                    "  %n_found = load i128, ptr %n_row, align 16",
+                    "  %n_before = getelementptr i128, ptr %before, i64 %n",
+                    "  store i128 %n_found, ptr %n_before, align 16",
+                ]
+                if self.store
+                else ()
+            ),
+            "  br label %note_next",
+            "note_next:",
+            "  %n_next = add i64 %n, 1",
+            f"  %n_more = icmp ult i64 %n_next, {lanes}",
+            "  br i1 %n_more, label %note, label %noted",
+            "noted:",
+            "  br label %warp",
+        ]
+
+    def _compared(self, lanes: str, data: str) -> list[str]:
+        """The end of an entry: the lanes that give a row, and those whose rows have changed."""
+        giving = sum(((1 << _ROWS * self.count) - 1) << first for first in range(0, _MOST_LANES, _WARP))
+        lines = [
+            f"  %absent = sub i64 {_MOST_LANES}, {lanes}",
+            "  %absent_wide = zext i64 %absent to i128",
+            "  %all_lanes = lshr i128 -1, %absent_wide",
+            f"  %giving = and i128 %all_lanes, {giving}",
+        ]
+        if not self.store:
+            return [*lines, *end_entry("%giving", "%giving")]
+        return [
+            *lines,
+            "  br label %compare",
+            "compare:",
+            "  %c = phi i64 [ 0, %good ], [ %c_next, %compare_next ]",
+            "  %changed = phi i128 [ 0, %good ], [ %changed_next, %compare_next ]",
+            f"  %c_lane = and i64 %c, {_WARP - 1}",
+            f"  %c_gives = icmp ult i64 %c_lane, {_ROWS * self.count}",
+            "  br i1 %c_gives, label %look_again, label %compare_next",
+            "look_again:",
+            "  %c_held = getelementptr i64, ptr %held, i64 %c",
+            "  %c_distance = load i64, ptr %c_held",
+            f"  %c_row = getelementptr i8, ptr {data}, i64 %c_distance",
+            "  %c_now = load i128, ptr %c_row, align 16",
+            "  %c_before_at = getelementptr i128, ptr %before, i64 %c",
+            "  %c_before = load i128, ptr %c_before_at, align 16",
+            "  %c_differs = icmp ne i128 %c_now, %c_before",
+            "  %c_bit = zext i1 %c_differs to i128",
+            "  %c_wide = zext i64 %c to i128",
+            "  %c_shifted = shl i128 %c_bit, %c_wide",
+            "  %c_more_changed = or i128 %changed, %c_shifted",
+            "  br label %compare_next",
+            "compare_next:",
+            "  %changed_next = phi i128 [ %changed, %compare ], [ %c_more_changed, %look_again ]",
+            "  %c_next = add i64 %c, 1",
+            f"  %c_more = icmp ult i64 %c_next, {lanes}",
+            "  br i1 %c_more, label %compare, label %compared",
+            "compared:",
+            *end_entry("%giving", "%changed_next"),
+        ]
 
     def _matrix(self, number: int, register: str, data: str) -> list[str]:
         """The elements of one matrix: rows in order, so that of equal rows the last one stays."""
@@ -152,7 +264,7 @@ class MatrixMove:
         ]
 
 
-def _ending(name: str, words: int, count: int, lanes: str) -> list[str]:
+def _ending(name: str, words: int, count: int, lanes: str, after: Sequence[str]) -> list[str]:
     """The end of the loop over warps, and the kernel around it: a jump may not pass the address of a variable."""
     return [
         f"end{count - 1}:",
@@ -160,6 +272,7 @@ def _ending(name: str, words: int, count: int, lanes: str) -> list[str]:
         f"  %warps = icmp ult i64 %second, {lanes}",
         "  br i1 %warps, label %warp, label %good",
         "good:",
+        *after,
         "  ret i64 0",
         "bad:",
         f"  %number_at = getelementptr i64, ptr %record, i64 {HEAD_WORDS - 1}",

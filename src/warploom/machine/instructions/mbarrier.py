@@ -7,7 +7,7 @@ has overwritten is noticed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Mbarrier(Waitable):
         "cta",
         "exchange",
         "expected",
+        "label",
         "late",
         "limit",
         "offset",
@@ -59,6 +60,7 @@ class Mbarrier(Waitable):
         self.pending = self.expected = count
         self.tx = self.phase = self.tests = 0
         self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
+        self.label: BarrierName | None = None
         self.late = bool(cta.grid.late_barrier) and cta.grid.is_late(self.name)
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
         self._fill(_MARK)
@@ -198,9 +200,11 @@ class Mbarrier(Waitable):
         """Let observers know what happens to the barrier, in its present phase unless another is given."""
         reporter = self.reporter
         if reporter is not None:
-            name = BarrierName("mbarrier", self.cta.index, self.cta.rank << RANK_SHIFT | self.offset, self.name)
+            if self.label is None:
+                address = self.cta.rank << RANK_SHIFT | self.offset
+                self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
             now = self.phase if phase is None else phase
-            reporter.tell(kind, verb, barrier=name, phase=now, count=count, operation=operation, passed=passed)
+            reporter.tell(kind, verb, barrier=self.label, phase=now, count=count, operation=operation, passed=passed)
 
     @property
     def name(self) -> str:
@@ -237,8 +241,12 @@ def peer_at(cta: Cta, address: int) -> Cta:
 
 def barrier_touch(verb: str, cta: Cta, address: int) -> Touch:
     """The barrier that an operation will arrive at, or whose bytes it will count."""
-    owner = cta.cluster.ctas[address >> RANK_SHIFT]
-    return run_of_bytes(verb, "shared", owner.index, address, BARRIER_BYTES, "generic")
+    return _barrier_touch(verb, cta.cluster.ctas[address >> RANK_SHIFT].index, address)
+
+
+@lru_cache(maxsize=1 << 10)
+def _barrier_touch(verb: str, owner: tuple[int, int, int], address: int) -> Touch:
+    return run_of_bytes(verb, "shared", owner, address, BARRIER_BYTES, "generic")
 
 
 def _check_place(owner: Cta, address: int) -> None:

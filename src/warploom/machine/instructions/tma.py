@@ -7,12 +7,14 @@ reads shared memory in one operation and writes global memory in the next, which
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
+from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
@@ -124,12 +126,14 @@ class _Met(NamedTuple):
     places: int
     granules: int
     copy: Callable[[int, int, int, int, int, int], None]
+    touches: tuple[Touch, Touch] | None
+    """The places that it writes, and the barrier that it counts on; None without observers."""
 
 
 def _alone(g: Group, mask: Array | None) -> tuple[Routines | None, int]:
     """Native routines and the lane, where one lane issues a copy that completes at once; else None."""
     grid = g.grid
-    if mask is None or not grid.at_once or grid.flight.count:
+    if mask is None or not grid.immediate or grid.flight.count:
         return _NOT_ALONE
     live = mask.tobytes()
     return (grid.routines, live.index(1)) if live.count(1) == 1 else _NOT_ALONE
@@ -215,7 +219,8 @@ def load(op: Op) -> Run:
             window = found.geometry.windows.get(coords)
         except TypeError:  # coordinates that differ by lane
             return False
-        if window is None or window[4] is None or mask.tobytes().count(1) != 1 or grid.flight.count:
+        live = mask.tobytes()
+        if window is None or window[4] is None or live.count(1) != 1 or grid.flight.count:
             return False
         if known is None or not known.valid or not owner.live_threads:
             return False
@@ -228,16 +233,22 @@ def load(op: Op) -> Run:
         grid.effects += 2
         grid.moved["global->shared"] += moved
         left = known.tx - moved
-        if left > 0:
+        if left > 0 and found.touches is None:
             known.tx = left
             return True
         try:
-            known.complete(moved)
+            if found.touches is None or grid.reporter is None:
+                known.complete(moved)
+            else:
+                read = _rows_read(found.tensor, window)
+                grid.reporter.performed(live.index(1), (read, *found.touches), known.complete, moved)
         except WarploomError as error:
             raise located(error, g.cta, g.first_warp, op) from None
         return True
 
-    def at_once(g: Group, routines: Routines, dst: int, where: int, coords: tuple[int, ...], barrier: int) -> bool:
+    def at_once(
+        g: Group, routines: Routines, lane: int, dst: int, where: int, coords: tuple[int, ...], barrier: int
+    ) -> bool:
         """A load into the CTA's own shared memory that completes when it is issued: by native code, without anything
         that is in flight. False, and nothing is done, for every other one and for faults.
         """
@@ -268,15 +279,23 @@ def load(op: Op) -> Run:
         met: dict[tuple[int, int, int], _Met] = cta.state.setdefault(key, {})
         if len(met) >= _MOST_MET:
             met.clear()
+        touches = None
+        if grid.reporter is not None:
+            written = _in_shared("writes", tensor, cta, offset, four=False)
+            touches = written, barrier_touch("completes", cta, barrier)
         met[dst, where, barrier] = _Met(
             owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory, *placed_at(geometry, cta.shared_at, offset),
-            routines.granules.load_box,
+            routines.granules.load_box, touches,
         )  # fmt: skip
         grid.effects += 2
         moved = geometry.box_bytes
         grid.moved["global->shared"] = grid.moved.get("global->shared", 0) + moved
         try:
-            known.complete(moved)
+            if grid.reporter is None or touches is None:
+                known.complete(moved)
+            else:
+                read = _rows_read(tensor, geometry.windows[coords])
+                grid.reporter.performed(lane, (read, *touches), known.complete, moved)
         except WarploomError as error:
             raise located(error, cta, g.first_warp, op) from None
         return True
@@ -285,7 +304,7 @@ def load(op: Op) -> Run:
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
     ) -> None:
         simple = plain and mask is not None and dst.__class__ is where.__class__ is barrier.__class__ is int
-        if simple and g.grid.at_once and mask is not None and again(g, mask, dst, where, coords, barrier):
+        if simple and g.grid.immediate and mask is not None and again(g, mask, dst, where, coords, barrier):
             return
         routines, lane = _alone(g, mask) if plain else _NOT_ALONE
         if routines is not None:
@@ -294,7 +313,7 @@ def load(op: Op) -> Run:
             if to >= SHARED_WINDOW or signal >= SHARED_WINDOW:
                 to, signal = shared_address(to), shared_address(signal)
             from_ = where if where.__class__ is int else int(where[lane])
-            if at_once(g, routines, to, from_, _coordinates(coords, lane), signal):
+            if at_once(g, routines, lane, to, from_, _coordinates(coords, lane), signal):
                 return
         ctas = rest[0] if multicast else None
         for lane in issuers(g, mask):
@@ -319,6 +338,13 @@ def _in_global(
     places = [(coords[0], row) for row in coords[1:]] if four else [coords]
     runs = [global_runs(tensor.geometry, place, start, shift) for place in places]
     return tuple(Touch(verb, "global", None, "async", addresses, width) for addresses, width in runs if width)
+
+
+def _rows_read(tensor: MappedTensor, window: Any) -> Touch:
+    """The rows that a load reads whose box is wholly inside its tensor, from its window."""
+    offset, rows = window[4]
+    addresses = rows.offsets + (tensor.region.base + tensor.origin + offset)
+    return Touch("reads", "global", None, "async", addresses, rows.granules * GRANULE)
 
 
 def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
@@ -375,25 +401,27 @@ def store(op: Op) -> Run:
                 write_box(memory, geometry, coords, dense, tensor.origin)
             count_bytes(g, "shared->global", dense.nbytes)
 
-        def written() -> tuple[Touch, ...]:
-            combined = _in_global("reads", tensor, coords, four=four) if reduction else ()
-            return (*combined, *_in_global("writes", tensor, coords, four=four))
-
         sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
         group = whole.open_group(g, thread)
-
-        def taken() -> tuple[Touch, ...]:
-            if four:
-                return (_in_shared("reads", tensor, g.cta, offset, four=True),)
-            addresses, width = stored_runs(geometry, coords, offset)
-            return (Touch("reads", "shared", g.cta.index, "async", addresses | g.cta.rank << RANK_SHIFT, width),)
-
+        taken, written = partial(_taken, g.cta, tensor, coords, offset), partial(_written, tensor, coords)
         first = submit(g, op, read, touches=taken, group=group)
         second = submit(g, op, write, touches=written, group=group, after=(first,))
         sources.add(first, thread)
         whole.add(second, thread)
 
-    def at_once(g: Group, routines: Routines, where: int, coords: tuple[int, ...], src: int) -> bool:
+    def _taken(cta: Cta, tensor: MappedTensor, coords: tuple[int, ...], offset: int) -> tuple[Touch, ...]:
+        """The part of shared memory that a store reads."""
+        if four:
+            return (_in_shared("reads", tensor, cta, offset, four=True),)
+        addresses, width = stored_runs(tensor.geometry, coords, offset)
+        return (Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width),)
+
+    def _written(tensor: MappedTensor, coords: tuple[int, ...]) -> tuple[Touch, ...]:
+        """The part of global memory that a store writes, and reads where it is combined with it."""
+        combined = _in_global("reads", tensor, coords, four=four) if reduction else ()
+        return (*combined, *_in_global("writes", tensor, coords, four=four))
+
+    def at_once(g: Group, routines: Routines, lane: int, where: int, coords: tuple[int, ...], src: int) -> bool:
         """A store that completes when it is issued, by native code; False, and nothing is done, for every other one."""
         tensor = mapped(g.grid, where)
         _check_map(tensor, coords, rank, mode)
@@ -407,13 +435,19 @@ def store(op: Op) -> Run:
         if done:
             g.grid.effects += 4
             count_bytes(g, "shared->global", geometry.box_bytes)
+            if (reporter := g.grid.reporter) is not None:
+                group, lanes = groups_of(g.cta, WRITES).open_group(g, g.first_warp * WARP + lane), reporter.lanes
+                reporter.narrow(1 << lane)
+                reporter.at_once(partial(_taken, g.cta, tensor, coords, offset), group)
+                reporter.at_once(partial(_written, tensor, coords), group)
+                reporter.narrow(lanes)
         return done
 
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
         routines, alone = _NOT_ALONE if four or reduction else _alone(g, mask)
         if routines is not None:
             source = shared_address(of_lane(src, alone))
-            if at_once(g, routines, of_lane(where, alone), _coordinates(coords, alone), source):
+            if at_once(g, routines, alone, of_lane(where, alone), _coordinates(coords, alone), source):
                 return
         for lane in issuers(g, mask):
             source = shared_address(of_lane(src, lane))

@@ -22,10 +22,11 @@ import numpy.typing as npt
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import WORD, CommitGroup, Issued, Touch
+from warploom.machine.core.events import WORD, CommitGroup, Touch
 from warploom.machine.core.group import POISON, WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import TOGETHER, Run, executes
+from warploom.machine.core.reporting import Issued
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.tensor.operands import footprint
@@ -46,6 +47,7 @@ _HARMLESS = [False]
 _MOST_KNOWN = 64
 """Sequences of instructions that are remembered."""
 _ALL = f"the {_WARPS} warps of a warpgroup"
+_EVERY = range(_WARPS)
 
 
 class Pipeline(Waitable):
@@ -67,6 +69,7 @@ class Pipeline(Waitable):
         "issued",
         "last",
         "reported",
+        "reporter",
         "seen",
         "sights",
         "submitted",
@@ -85,7 +88,8 @@ class Pipeline(Waitable):
         self.fenced: Array | None = None
         self.seen: list[int] = []
         self.submitted = self.completed = 0
-        self.direct = warpgroup.cta.grid.at_once
+        self.direct = warpgroup.cta.grid.immediate
+        self.reporter = warpgroup.cta.grid.reporter
         self.last: tuple[Operation, ...] = ()
 
     def issue_whole(self, new: Issue) -> bool:
@@ -96,6 +100,8 @@ class Pipeline(Waitable):
         self.flight.append(new)
         a += 1
         self.issued = [a, a, a, a]
+        if self.reporter is not None:
+            self._tell(_EVERY, new)
         return True
 
     def issue_several(self, new: tuple[Issue, ...]) -> bool:
@@ -110,10 +116,13 @@ class Pipeline(Waitable):
 
     def commit_whole(self) -> bool:
         """Commit for the whole warpgroup where that completes its operations; False where that is not so."""
-        issued = self.issued[0]
-        grid = self.warpgroup.cta.grid
-        if not grid.at_once or grid.flight.count or self.issued.count(issued) != _WARPS:
+        issued, commits = self.issued[0], self.commits[0]
+        if not self.direct or self.warpgroup.cta.grid.flight.count or self.issued.count(issued) != _WARPS:
             return False
+        if self.reporter is not None:
+            if not self._acts_as_one(_EVERY):
+                return False
+            self.reporter.tell("issue", "commits", group=CommitGroup("wgmma", commits))
         for warp in range(_WARPS):
             self.commits[warp] += 1
         if issued > self.submitted:
@@ -140,7 +149,7 @@ class Pipeline(Waitable):
                 self._look(warp, at)
             if not grid.convoys:
                 self._read_unfenced(warp, new)
-        if grid.reporter is not None:
+        if self.reporter is not None:
             self._tell(warps, new)
         if at_once:
             while self.submitted < min(self.issued):
@@ -197,26 +206,28 @@ class Pipeline(Waitable):
 
     def _tell(self, warps: Sequence[int], new: Issue) -> None:
         """Let observers know of the parts that some warps have in their latest operation."""
-        cta, reporter = self.warpgroup.cta, self.warpgroup.cta.grid.reporter
+        cta, reporter = self.warpgroup.cta, self.reporter
         assert reporter is not None
         touches = _touches(new, cta.index, cta.rank)
-        if self._acts_as_one(warps):
-            parts = reporter.issue([lambda: touches] * _WARPS, CommitGroup("wgmma", self.commits[0]))
-        else:
-            each = list[Issued]()
-            for warp in warps:
-                with self._as_warp(warp):
-                    each += reporter.issue(lambda: touches, CommitGroup("wgmma", self.commits[warp]))
-            parts = tuple(each)
-        for warp, part in zip(warps, parts, strict=True):
-            at = self.issued[warp] - self.completed
+        if self._acts_as_one(warps) and self.issued.count(self.issued[0]) == _WARPS:
+            self._note(self.issued[0], reporter.issue_one(touches, CommitGroup("wgmma", self.commits[0])))
+            return
+        for warp in warps:
+            with self._as_warp(warp):
+                part = reporter.issue_one(touches, CommitGroup("wgmma", self.commits[warp]))
+            self._note(self.issued[warp], part)
+
+    def _note(self, issued: int, part: Issued | None) -> None:
+        """Remember what was reported of an operation, if its completion is to be reported too."""
+        if part is not None:
+            at = issued - self.completed
             while at > len(self.reported):
                 self.reported.append([])
             self.reported[at - 1].append(part)
 
     def _acts_as_one(self, warps: Sequence[int]) -> bool:
         """True if a convoy of all warps acts, whose open groups have the same number."""
-        reporter = self.warpgroup.cta.grid.reporter
+        reporter = self.reporter
         return (
             reporter is not None
             and len(warps) == _WARPS
@@ -228,7 +239,7 @@ class Pipeline(Waitable):
     @contextmanager
     def _as_warp(self, warp: int) -> Iterator[None]:
         """Tell observers meanwhile of one warp of the warpgroup, where a convoy acts."""
-        reporter = self.warpgroup.cta.grid.reporter
+        reporter = self.reporter
         assert reporter is not None
         lanes = reporter.lanes
         number = warp + self.warpgroup.index * _WARPS - reporter.actor.agent.warp
@@ -238,7 +249,7 @@ class Pipeline(Waitable):
 
     def commit(self, warps: Sequence[int]) -> None:
         """Some warps close their open group."""
-        reporter = self.warpgroup.cta.grid.reporter
+        reporter = self.reporter
         if reporter is not None and self._acts_as_one(warps):
             reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[0]))
             reporter = None
@@ -262,7 +273,7 @@ class Pipeline(Waitable):
 
     def tell_drained(self, warps: Sequence[int], leave: int) -> None:
         """Tell observers that at most the `leave` latest groups of each of these warps are incomplete."""
-        reporter = self.warpgroup.cta.grid.reporter
+        reporter = self.reporter
         assert reporter is not None
         if self._acts_as_one(warps):
             group = CommitGroup("wgmma", max(self.commits[0] - leave, 0))
@@ -277,9 +288,16 @@ class Pipeline(Waitable):
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
         grid = self.warpgroup.cta.grid
-        if grid.at_once and not grid.flight.count:
+        issues: tuple[Issued, ...] = ()
+        if self.reported:
+            parts = (self.reported[number - self.completed] for number in range(first, end))
+            issues = tuple(issued for part in parts for issued in part)
+        if grid.immediate and not grid.flight.count:
             grid.effects += 2
-            self._complete(end - first)
+            if self.reporter is not None and issues:
+                self.reporter.effect(issues, lambda: self._complete(end - first))
+            else:
+                self._complete(end - first)
             self.notify()
             return
         name = f"{self.warpgroup.cta.name} {self.name}: wgmma.mma_async {first}-{end - 1}"
@@ -288,10 +306,8 @@ class Pipeline(Waitable):
         operation.then.append(self)
         if self.sights:
             operation.sight = reduce(Sight.joined, list(self.sights)[first - self.completed : end - self.completed])
-        if self.reported:
-            parts = (self.reported[number - self.completed] for number in range(first, end))
-            operation.issues = tuple(issued for part in parts for issued in part)
-        self.warpgroup.cta.grid.submit(operation)
+        operation.issues = issues
+        grid.submit(operation)
 
     def _complete(self, count: int) -> None:
         flight = self.flight
@@ -418,7 +434,7 @@ class _Several:
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
         """Remember the instructions if they wait for their commit."""
         pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-        if pipeline is None or not pipeline.direct or mask is not None or g.warps != _WARPS:
+        if pipeline is None or not g.grid.at_once or mask is not None or g.warps != _WARPS:
             return
         if len(pipeline.flight) < self._count or pipeline.submitted > pipeline.completed:
             return
@@ -478,7 +494,9 @@ def wait(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, count: int) -> bool:
         pipeline, reporter = _pipeline(g.warpgroup), g.grid.reporter
-        if reporter is None and mask is None is g.mask and not any(pipeline.committed):
+        if mask is None is g.mask and g.warps == _WARPS and not any(pipeline.committed):
+            if reporter is not None:
+                pipeline.tell_drained(_EVERY, count)
             return True
         chosen = whole_warps(g, mask, op)
         if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):

@@ -554,7 +554,7 @@ class NativeWriter:
     def _matrices(self, w: Writer, op: Op) -> Record | None:
         """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
         store = op.family == "stmatrix"
-        if self._logged or self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
+        if self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
             return None
         address, registers = op.operands["a"], op.operands["b" if store else "d"]
         if (op["shape"], op["type"]) != ("m8n8", "b16") or op["space"] not in ("shared", "shared::cta"):
@@ -567,12 +567,13 @@ class NativeWriter:
         base = w.place(address.base)
         if base.file not in "ab" or len(places) != len(registers.items) or any(each.file != "a" for each in places):
             return None
-        form = MatrixMove(store, bool(op["trans"]), len(places), base.file)
-        kernel = self._kernel((op.family, form.transposed, form.count, form.address), lambda: form)
+        form = MatrixMove(store, bool(op["trans"]), len(places), base.file, self._logged)
+        kernel = self._kernel((op.family, form.transposed, form.count, form.address, form.logged), lambda: form)
         if kernel is None:
             return None
         words: list[_Word] = [base.index * ITEM_BYTES[base.file], address.offset & ((1 << 64) - 1)]
         words += [each.index * ITEM_BYTES["a"] for each in places]
+        words += [self._numbers[id(op)]] if self._logged else []
         return Record(op, kernel, words)
 
     def _warp_mma(self, w: Writer, op: Op) -> Record | None:

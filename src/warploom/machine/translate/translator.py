@@ -137,6 +137,8 @@ class Program:
     runs: dict[str, Op] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     """The runs of instructions that native kernels execute, of all texts."""
+    reports: dict[int, Any] = field(default_factory=dict)
+    """The events of instructions, by the identity of their `Op`, as `core/observation.py` works them out."""
     _texts: dict[str, Text] = field(default_factory=dict)
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)

@@ -1,0 +1,372 @@
+"""The reporter of a run: makes events and passes them to observers, one by one or in batches.
+
+Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
+names the agent and reports the accesses and fences that the instruction's row declares. Things with a state (barriers,
+groups, TMEM) report their own changes, because they know the phase or the group. The grid reports when an
+asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.diagnostics import Loc
+from warploom.machine.core.events import (
+    WORD,
+    Agent,
+    AnyObserver,
+    BarrierName,
+    BarrierSite,
+    Batch,
+    BatchObserver,
+    CommitGroup,
+    Declared,
+    Observer,
+    Others,
+    Site,
+    Sites,
+    Source,
+    Started,
+    Touch,
+    Touches,
+    Triple,
+    WarpEvents,
+    Warps,
+    agent_of,
+    warps_of,
+)
+from warploom.machine.engine.access_log import (
+    ADDRESSES,
+    AGENT,
+    CHANGES,
+    LANES,
+    MOST_ENTRIES,
+    SITE,
+    WORDS,
+    AccessLog,
+    agent_parts,
+)
+from warploom.ptx.syntax.model import Instruction
+
+if TYPE_CHECKING:
+    from warploom.machine.core.async_operations import Operation
+
+Array = npt.NDArray[Any]
+
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
+_UNDECLARED = Declared()
+_NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
+_MOST_OTHERS = 1 << 12
+"""Events that wait for their batch."""
+
+
+@dataclass(slots=True)
+class Actor:
+    """The agent of the events that are reported next: set by an instruction's wrapper and by an operation's completion.
+
+    A convoy acts as its first warp: bit 32·i + lane of `lanes` is a lane of the i-th warp after it.
+    """
+
+    agent: Agent
+    lanes: int
+    source: Source
+    declared: dict[str, Declared]
+    reported: set[str] = field(default_factory=set)
+
+
+class Issued(NamedTuple):
+    """An operation as it was reported to observers: the warps that take part, each with its own number from the first
+    on.
+    """
+
+    number: int
+    agents: Sequence[tuple[Agent, int]]
+    source: Source
+    declared: dict[str, Declared]
+    touches: tuple[Touch, ...]
+    group: CommitGroup | None
+
+
+_EXIT: tuple[Any, ...] = (
+    Source(Loc("<machine>", 0), Instruction("")), (), _UNDECLARED, None, None, 0, None, 0, True, 0, True,
+)  # fmt: skip
+"""The other fields of an exit."""
+_NOBODY = Actor(Agent((0, 0, 0), -1), 0, _EXIT[0], {})
+
+
+class Reporter:
+    """Makes events and passes them to the observers of a run.
+
+    An event has one warp as its agent. What the warps of a convoy do together becomes one event for each warp, in their
+    order, so that observers need not know of convoys.
+    """
+
+    def __init__(
+        self,
+        observers: Iterable[AnyObserver],
+        shape: Triple = (1, 1, 1),
+        site: Callable[[int], Site] | None = None,
+        barriers: Callable[[], Mapping[int, BarrierSite]] = dict,
+    ) -> None:
+        self.observers = tuple(observers)
+        self.log: AccessLog | None = None
+        """The accesses of native code that were not reported yet."""
+        self._shape, self._find_barriers = shape, barriers
+        self._sites = Sites(site)
+        self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
+        self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
+        self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
+        self._others: list[tuple[int, WarpEvents]] = []
+        """Events for those that get batches, each after so many entries of the log."""
+        self.actor = _NOBODY
+        self.lanes = 0
+        self.operations = 0
+        self.meetings = 0
+
+    @property
+    def takes_rows(self) -> bool:
+        """True if accesses may be entries of the log: all observers get batches."""
+        return not self._single
+
+    def start(self, started: Started) -> None:
+        """Let the observers that ask for it know the launch."""
+        for observer in self.observers:
+            if (on_start := getattr(observer, "on_start", None)) is not None:
+                on_start(started)
+
+    def exits(self, cta: Triple, warp: int, lanes: int) -> None:
+        """Tell that lanes of a warp, or of a convoy from it on, have exited."""
+        if not self._single:
+            logged = 0 if self.log is None else self.log.count
+            self._others.append((logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
+            if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
+                self.flush()
+            return
+        before, narrowed = self.actor, self.lanes
+        self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
+        self.tell("exit", "exits")
+        self.actor, self.lanes = before, narrowed
+
+    def acts(self, actor: Actor) -> None:
+        """Make an actor, with all its lanes, the agent of the next events."""
+        self.actor, self.lanes = actor, actor.lanes
+
+    def narrow(self, lanes: int) -> None:
+        """Restrict the next events to some of the actor's lanes."""
+        self.lanes = lanes
+
+    @cached_property
+    def _barriers(self) -> Mapping[int, BarrierSite]:
+        return self._find_barriers()
+
+    def flush(self) -> None:
+        """Report the accesses of native code since the last event."""
+        if not self._others and (self.log is None or self.log.is_empty):
+            return
+        entries = _NO_ENTRIES if self.log is None else self.log.take()
+        others, self._others = self._others, []
+        lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
+        met, warps, present = np.zeros(0, np.intp), 0, lanes
+        if self._barriers:
+            table = self._is_barrier
+            at_barriers = table[np.minimum(entries[:, SITE], len(table) - 1).astype(np.intp)]
+            met = at_barriers.nonzero()[0]
+            warps = int(np.count_nonzero(lanes[met]))
+            lanes = np.where(at_barriers[:, None], 0, lanes)
+
+        def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
+            def placed() -> Iterator[tuple[int, WarpEvents]]:
+                passed = [
+                    each for place in met.tolist() for each in self._passed(place, entries[place], present[place])
+                ]
+                # An event after so many entries comes before the entry of that number.
+                every = sorted([*warp_events, *passed], key=lambda each: each[0])
+                rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
+                return zip(rows, (each for _, each in every), strict=True)
+
+            count = sum([len(each.agents) for _, each in warp_events]) + 2 * warps
+            return Batch(self._sites, Others(count, placed), self._shape, entries, lanes)
+
+        if self._in_batches:
+            whole = batch(others)
+            for on_events in self._in_batches:
+                on_events(whole)
+        if self._single:  # they have had the others
+            for event in batch([]).events():
+                for observer in self._single:
+                    observer.on_event(event)
+
+    @cached_property
+    def _is_barrier(self) -> Array:
+        """By the number of an instruction; the last is for all later ones."""
+        found = np.zeros(max(self._barriers) + 2, np.bool_)
+        found[list(self._barriers)] = True
+        return found
+
+    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, WarpEvents]]:
+        """The arrival and the wait of a CTA whose threads all passed a barrier in native code."""
+        site = self._barriers[int(entry[SITE])]
+        number, first = (int(each) for each in agent_parts(entry[AGENT].astype(np.int64)))
+        across, down, _ = self._shape
+        cta = number % across, number // across % down, number // (across * down)
+        agents = [(agent_of(cta, first + warp), bits) for warp, bits in enumerate(lanes.tolist()) if bits]
+        name = BarrierName("named", cta, site.index, f"barrier {site.index}")
+        threads = sum(bits.bit_count() for _, bits in agents)
+        return [
+            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]),
+                               count, None, 0, True, 0, True))
+            for kind, count in (("arrive", threads), ("wait", 0))
+        ]  # fmt: skip
+
+    def tell(
+        self,
+        kind: str,
+        verb: str,
+        touches: tuple[Touch, ...] = (),
+        *,
+        barrier: BarrierName | None = None,
+        phase: int | None = None,
+        count: int = 0,
+        group: CommitGroup | None = None,
+        operation: int | None = None,
+        passed: bool = True,
+        declared: Declared | None = None,
+        leave: int = 0,
+        changes: bool = True,
+    ) -> None:
+        """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
+        actor = self.actor
+        actor.reported.add(verb)
+        if declared is None:
+            declared = actor.declared.get(verb, _UNDECLARED)
+        number = actor.agent.operation if operation is None else operation
+        agents = ((actor.agent, self.lanes),) if self.lanes <= WORD else warps_of(actor.agent, self.lanes)
+        if verb == "phase":
+            agents = agents[-1:]  # the last arrival completes it
+        self._report(
+            _new(
+                WarpEvents,
+                (
+                    kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed,
+                    leave, changes,
+                ),
+            )
+        )  # fmt: skip
+
+    def _report(self, warp_events: WarpEvents) -> None:
+        """Pass events to those that see each of them, and keep them for those that get batches."""
+        logged = 0 if self.log is None else self.log.count
+        if self._single:
+            if logged:
+                self.flush()
+                logged = 0
+            for event in warp_events.events():
+                for observer in self._single:
+                    observer.on_event(event)
+        if self._in_batches:
+            self._others.append((logged, warp_events))
+        # Half of the log is left for the accesses until the next event.
+        if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
+            self.flush()
+
+    def issue(
+        self, touches: Touches | Sequence[Touches] | None, group: CommitGroup | None = None
+    ) -> tuple[Issued, ...]:
+        """Tell that the actor issues an operation; each of several warps has its own part of it.
+
+        `touches` is a list where the warps touch different bytes, with one function for each of them.
+        """
+        actor, lanes = self.actor, self.lanes
+        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
+        if touches is None or callable(touches):
+            return (self._issue(agents, () if touches is None else tuple(touches()), group),)
+        each = zip(agents, touches, strict=False)
+        return tuple([self._issue((agent,), tuple(work_out()), group) for agent, work_out in each])
+
+    def issue_one(self, touches: tuple[Touch, ...], group: CommitGroup | None) -> Issued | None:
+        """The same for one operation of all warps that act; None if its completion is not reported."""
+        actor, lanes = self.actor, self.lanes
+        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
+        issued = self._issue(agents, touches, group)
+        return issued if self._tells_completion(touches) else None
+
+    def _tells_completion(self, touches: tuple[Touch, ...]) -> bool:
+        """True if the completion of an operation is reported."""
+        if self._completions or not touches:
+            return True
+        for touch in touches:  # noqa: SIM110  (it is executed for every operation)
+            if touch.verb not in ("reads", "writes"):
+                return True
+        return False
+
+    def _issue(
+        self, agents: Sequence[tuple[Agent, int]], touches: tuple[Touch, ...], group: CommitGroup | None
+    ) -> Issued:
+        actor, number = self.actor, self.operations + 1
+        self.operations += len(agents)
+        for touch in touches:
+            actor.reported.add(touch.verb)
+        self._report(
+            _new(
+                WarpEvents,
+                (
+                    "issue", "operation", agents, actor.source, touches, _engine(touches), None, None, 0, group, number,
+                    True, 0, True,
+                ),
+            )
+        )  # fmt: skip
+        return _new(Issued, (number, agents, actor.source, actor.declared, touches, group))
+
+    def complete(self, operation: Operation) -> None:
+        """An operation takes effect: its engine acts."""
+        self.effect(operation.issues, operation.run)
+
+    def at_once(
+        self,
+        touches: Touches | Sequence[Touches] | None,
+        group: CommitGroup | None,
+        run: Callable[[], None] | None = None,
+    ) -> None:
+        """Tell that the actor issues an operation that completes here and now; `run` is its effect."""
+        self.effect(self.issue(touches, group), run)
+
+    def performed(self, lane: int, touches: tuple[Touch, ...], count: Callable[[int], None], size: int) -> None:
+        """Tell of a copy of one lane that has completed as it was issued; its engine then counts its bytes."""
+        before, lanes = self.actor, self.lanes
+        self.lanes = 1 << lane
+        agent, bits = warps_of(before.agent, 1 << lane)[0]
+        self._complete(self._issue(((agent, bits),), touches, None))
+        count(size)
+        self.actor, self.lanes = before, lanes
+
+    def effect(self, issues: tuple[Issued, ...], run: Callable[[], None] | None) -> None:
+        """Tell that operations complete; `run` is their effect, and what it reports is done by their engine."""
+        before, lanes = self.actor, self.lanes
+        for issued in issues:
+            if self._tells_completion(issued.touches):
+                self._complete(issued)
+        if run is not None:
+            run()
+        self.actor, self.lanes = before, lanes
+
+    def _complete(self, issued: Issued) -> None:
+        number, agents, source, declared, touches, group = issued
+        engine = _engine(touches)
+        for agent, lanes in agents:
+            self.acts(Actor(_new(Agent, (agent.cta, agent.warp, number)), lanes, source, declared))
+            self.tell("complete", "operation", touches, group=group, declared=engine)
+            number += 1
+
+
+def _engine(touches: tuple[Touch, ...]) -> Declared:
+    """An operation's own space and proxy: those of what it touches first."""
+    return _of_engine(touches[0].space, touches[0].proxy) if touches else _of_engine("", "async")
+
+
+_of_engine = lru_cache(maxsize=64)(Declared)
