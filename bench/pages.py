@@ -395,7 +395,7 @@ def chart() -> str:
     return bars(title, labels, shapes, values, (1.0, "cuBLAS"), axis)
 
 
-FREE_MHZ = 1880
+FREE_MHZ = 1800
 """The clock below which a side is at the power limit; the free clock is 1980 MHz."""
 
 

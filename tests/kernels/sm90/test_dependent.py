@@ -108,11 +108,14 @@ def test_a_dependent_launch_has_one_cta_per_sm_if_there_are_enough(tile: tuple[i
         ((2048, 2048, 2048), {"tile": (128, 256)}, True),
         ((2048, 2048, 2048), {"tile": (64, 128), "consumers": 1}, False),
         ((2048, 2048, 2048), {"tile": (64, 128), "consumers": 1, "cluster_shape": (4, 2, 1)}, True),
+        ((16, 7168, 9216), {"tile": (128, 16), "AB_swapped": True, "num_split_k": 2}, False),  # 112 CTAs, 31 µs
+        ((16, 7168, 9216), {"tile": (64, 16), "consumers": 1, "AB_swapped": True, "num_split_k": 2}, True),
+        ((1, 3584, 4096), {"tile": (64, 16), "consumers": 1, "AB_swapped": True, "num_split_k": 2}, True),  # 112, 7 µs
         ((4096, 4096, 4096), {"tile": (128, 256)}, False),
         ((4096, 4096, 4096), {"tile": (128, 256), "dependent": True}, True),
     ],
 )
-def test_kernels_that_reread_little_are_dependent_by_default(
+def test_kernels_that_reread_little_and_fill_the_gpu_are_dependent_by_default(
     shape: tuple[int, int, int], row: dict[str, Any], is_dependent: bool
 ) -> None:
     config = build(row, key_of("dense", *shape, a_type="bf16"))
