@@ -85,8 +85,3 @@ def test_a_read_of_the_registers_completes_a_load(uses: str, early: bool) -> Non
 
 def test_the_address_is_published_by_a_barrier() -> None:
     assert without("published") & {"UNINITIALISED", "RACE_RAW", "TMEM_ALLOC_ORDER", "FAULT"}
-
-
-def test_instructions_outside_the_model_are_named() -> None:
-    report = checked("griddepcontrol.wait; bar.sync 0;")
-    assert any(each.startswith("dependent-launch") for each in report.assumptions)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
+from warploom.checker.dependent_launch import early_accesses
 from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
 from warploom.checker.model.registers import hazards
 from warploom.checker.recurrence.sizes import Family
@@ -30,6 +31,7 @@ DEFAULT_LIMIT = 50_000_000
 DEFAULT_BUDGET = 8
 SIZES = ("launch", "all", "pairs")
 _MISSABLE = "a thread waits for the value of a location that stores change without an order, and may never see it"
+_MOST_LINES = 4
 _FEWER_SMS = (1, 2)
 """SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
 
@@ -141,6 +143,8 @@ class _Judged:
     cases: list[str] = field(default_factory=list)
     elsewhere: tuple[Finding, ...] = ()
     """Findings at other sizes."""
+    places: dict[str, str] = field(default_factory=dict)
+    """By assumption, the lines that need it."""
 
     def __post_init__(self) -> None:
         self.rules = Rules(self.profile)
@@ -155,6 +159,11 @@ class _Judged:
         if polls(program.flow):
             self.rules.assumed["monotone-flags"] += 1
         self.rules.assumed.update(unmodelled(program.flow))
+        early = early_accesses(program.flow)
+        if early:
+            self.rules.assumed["dependent-launch"] += len(early)
+            lines = dict.fromkeys(str(op.instruction.loc or Loc(program.file, op.instruction.line)) for op in early)
+            self.places["dependent-launch"] = _listed(tuple(lines))
         if self.error is None and "clc" in kinds and self.budget >= len(_FEWER_SMS) and sms is None:
             # Where one cluster at a time was resident, fewer SMs make no difference; where no request was granted,
             # refusals make none.
@@ -238,7 +247,9 @@ class _Judged:
             reasons.append(f"{self.findings.left_out} further findings are not listed")
         verdict = Verdict.REFUTED if findings else Verdict.INCOMPLETE if reasons else Verdict.PROVED
         used = {"fairness", *self.rules.assumed}
-        assumptions = tuple(f"{name}: {ASSUMPTIONS[name]}" for name in ASSUMPTIONS if name in used)
+        assumptions = tuple(
+            f"{name}: {ASSUMPTIONS[name]}{self.places.get(name, '')}" for name in ASSUMPTIONS if name in used
+        )
         relaxed = tuple(
             Relaxed(name, RELAXATIONS[name].citation, count) for name, count in sorted(self.rules.relaxed.items())
         )
@@ -249,6 +260,12 @@ class _Judged:
             verdict, findings, covers, assumptions, profile=self.profile, reasons=tuple(reasons), relaxed=relaxed,
             lints=tuple(self.lints.values()), name=self.launch_.entry or "", error=self.error,
         )  # fmt: skip
+
+
+def _listed(lines: Sequence[str]) -> str:
+    """A few lines of the program, and how many more there are."""
+    more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    return f" ({', '.join(lines[:_MOST_LINES])}{more})"
 
 
 def _source(op: Op, program: Program, numbers: dict[int, int]) -> Source:

@@ -116,7 +116,6 @@ def unmodelled(flow: Flow) -> tuple[str, ...]:
 
 _UNMODELLED = {
     "tensor-maps": ("tensormap.", "fence.proxy.tensormap"),
-    "dependent-launch": ("griddepcontrol",),
     "register-budget": ("setmaxnreg",),
 }
 """Instructions by the assumption that they are used correctly."""

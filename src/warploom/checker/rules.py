@@ -86,7 +86,8 @@ ASSUMPTIONS: dict[str, str] = {
     "clc-answers": "the tile that an answer of cluster launch control names reaches addresses and predicates of global "
     "memory only, so that answers differ in nothing but the number of tiles of a cluster",
     "tensor-maps": "tensor maps that the kernel changes are fenced as the PTX ISA asks (not checked)",
-    "dependent-launch": "what an earlier launch writes is read after griddepcontrol.wait only (not checked)",
+    "dependent-launch": "accesses to global memory before griddepcontrol.wait, by threads that have not waited, touch "
+    "nothing that the previous launch uses",
     "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
     "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
     "and so may the numbers computed from it; nothing else does",
