@@ -183,9 +183,17 @@ def test_residuals_are_loaded_in_place_if_possible(m):
 
 def config_of(*args, **options):
     """The configuration of a call."""
+    configs, bind = [], KernelFunction.bind
+
+    def recorded(kernel, *arguments, config, **options):
+        configs.append(config)
+        return bind(kernel, *arguments, config=config, **options)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KernelFunction, "bind", lambda self, *_, config, **__: config)
-        return ops.matmul.bind(*args, **options, target="sm_90a")
+        patch.setattr(KernelFunction, "bind", recorded)
+        ops.matmul.bind(*args, **options, target="sm_90a")
+    (config,) = configs
+    return config
 
 
 @pytest.mark.parametrize("kind", KINDS)
