@@ -104,9 +104,11 @@ class Routines:
 
 
 class Engine:
-    """The native kernels of this process, for this computer's processor or for a lesser one."""
+    """The native kernels of this process, for this computer's processor or for a lesser one, with vectors of as many
+    `lanes` as it has or of others.
+    """
 
-    def __init__(self, processor: str = "", features: str = "") -> None:
+    def __init__(self, processor: str = "", features: str = "", lanes: int = 0) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -122,9 +124,8 @@ class Engine:
         self._linker = llvm.create_lljit_compiler(self._machine)
         arm = platform.machine().lower() in ("arm64", "aarch64")
         flags = set(features.split(","))
-        self.host = Host(
-            lanes=16 if "+avx512f" in flags else 8, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags
-        )
+        lanes = lanes or (16 if "+avx512f" in flags else 8)
+        self.host = Host(lanes=lanes, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags)
         words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host), _LEVEL)
         self._version = hashlib.sha256(repr(words).encode()).hexdigest()
         self._objects: dict[str, bytes] | None = None

@@ -132,11 +132,20 @@ class Sequence:
         self._kept: list[Array] = []
         self._reach = [0] * bases
         self._scratch = 0
+        self._passing = (0, SCRATCH), 0
 
     def room(self, count: int) -> tuple[int, int]:
         """Room for so many doubles, as an argument."""
         at, self._scratch = self._scratch, self._scratch + count
         return 8 * at, SCRATCH
+
+    def passing_room(self, count: int) -> tuple[int, int]:
+        """Room for so many doubles that a call uses while it runs, the same for all calls."""
+        place, size = self._passing
+        if size < count:
+            place = self.room(count)
+            self._passing = place, count
+        return place
 
     def keep(self, array: Array) -> int:
         """The address of an array that exists as long as the list."""

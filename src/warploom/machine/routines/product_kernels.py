@@ -30,7 +30,11 @@ _ROWS = 4
 """Rows of a tile; rows come in multiples of it."""
 _COLUMNS = 8
 """Columns come in multiples of this."""
-_ARGUMENTS = ("a", "a_stride", "b", "b_stride", "d", "d_stride", "rows", "columns", "k", "steps", "accumulate", "sign")
+_ARGUMENTS = (
+    "a", "a_stride", "b", "b_stride", "d", "d_stride", "rows", "columns", "k", "steps", "panel", "accumulate", "sign",
+)  # fmt: skip
+_POINTERS = ("a", "b", "d", "panel")
+_MATRIX = _ARGUMENTS[:11]
 _FRAGMENT_ROWS = 64
 """Rows of D of a `wgmma`: its registers have two lanes for each."""
 _NAN = ELEMENT_TYPES["f32"].nan
@@ -52,12 +56,13 @@ class Multiply:
         return 0
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
-        wide = host.lanes // 2
-        most = 4 if wide == 8 else 2
+        wide, most = _vectors(host)
         vector = f"<{wide} x double>"
         lines = [f"declare {vector} @llvm.fma.v{wide}f64({vector}, {vector}, {vector})"] if host.fused else []
-        for count in sorted({1, most}):
-            lines += _tile(wide, count, host.fused, self.fragments, self.integer)
+        for count in _counts(wide, most):
+            lines += [*_pack(wide, count), *_tile(wide, count, host.fused, self.integer)]
+            if self.fragments:
+                lines += [*_fragment(wide, count, store=False), *_fragment(wide, count, store=True)]
         lines += _matrix(wide, most, self.fragments)
         lines += _settle(wide)
         return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
@@ -66,11 +71,11 @@ class Multiply:
         """The routine itself: it reads its arguments and calls the parts."""
         lines = [f"define i64 @{name}(ptr %arguments, ptr %unused) {{", "entry:"]
         for number, argument in enumerate(_ARGUMENTS):
-            type_ = "ptr" if argument in ("a", "b", "d") else "i64"
+            type_ = "ptr" if argument in _POINTERS else "i64"
             lines.append(f"  %{argument}_at = getelementptr i64, ptr %arguments, i64 {number}")
             lines.append(f"  %{argument} = load {type_}, ptr %{argument}_at")
         lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
-        given = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
+        given = ", ".join(f"{'ptr' if each in _POINTERS else 'i64'} %{each}" for each in _MATRIX)
         lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
         if self.integer:
             return [*lines, "  ret i64 0", "}"]
@@ -82,59 +87,61 @@ class Multiply:
         return [*lines, "  ret i64 0", "}"]
 
 
-def _cell(wide: int, row: int, column: int, fragments: bool) -> tuple[list[str], list[str]]:
-    """The lines that load the floats %o of a cell, and those that store the floats %u.
-
-    The registers of a `wgmma` hold 16-byte granules of a row: row half * 32 + quad and column eight * 8 + parity * 4 of
-    the matrix (`row_order` and `column_order` of `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 +
-    parity, lane quad * 4.
-    """
-    n, single = f"{row}_{column}", f"<{wide} x float>"
-    if not fragments:
-        place = f"  %p{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
-        return [place, f"  %o{n} = load {single}, ptr %p{n}, align 4"], [f"  store {single} %u{n}, ptr %p{n}, align 4"]
-    load, store = list[str](), list[str]()
-    for granule in range(wide // 4):
-        first = column * wide + 4 * granule
-        register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
-        lanes = ", ".join(f"i32 {4 * granule + lane}" for lane in range(4))
-        load += [
-            f"  %p{each} = getelementptr float, ptr %register{register}, i64 {4 * row}",
-            f"  %o{each} = load <4 x float>, ptr %p{each}, align 4",
-        ]
-        store += [
-            f"  %w{each} = shufflevector {single} %u{n}, {single} poison, <4 x i32> <{lanes}>",
-            f"  store <4 x float> %w{each}, ptr %p{each}, align 4",
-        ]
-    places = ", ".join(f"i32 {lane}" for lane in range(wide))
-    second = f"%o{n}g1" if wide == 8 else "poison"
-    load.append(f"  %o{n} = shufflevector <4 x float> %o{n}g0, <4 x float> {second}, <{wide} x i32> <{places}>")
-    return load, store
+def _vectors(host: Host) -> tuple[int, int]:
+    """The doubles of a vector, and the vectors of a tile's row."""
+    wide = host.lanes // 2
+    return wide, 4 if wide == 8 else 2
 
 
-def _filled(wide: int, row: int, column: int, fragments: bool, integer: bool) -> list[str]:
-    """The lines that fill a cell with what is neutral: -0, or the integer 0."""
-    n, zero = f"{row}_{column}", "0.0" if integer else "-0.0"
-    if not fragments:
-        place = f"  %f{n} = getelementptr float, ptr %d{row}, i64 {column * wide}"
-        return [place, f"  store <{wide} x float> splat (float {zero}), ptr %f{n}, align 4"]
-    lines = list[str]()
-    for granule in range(wide // 4):
-        first = column * wide + 4 * granule
-        register, each = (first >> 3) * 4 + (first >> 2 & 1), f"{n}g{granule}"
+def _counts(wide: int, most: int) -> list[int]:
+    """The vectors of the rows of all tiles that there are."""
+    return sorted({_COLUMNS // wide, most})
+
+
+def panel_doubles(host: Host, k: int) -> int:
+    """The size of a panel of B with so many rows."""
+    wide, most = _vectors(host)
+    return k * wide * most
+
+
+def _pack(wide: int, count: int) -> list[str]:
+    """Copy `count` vectors of columns of B to a panel."""
+    vector = f"<{wide} x double>"
+    lines = [
+        f"define internal void @pack{count}(ptr %b, i64 %b_stride, ptr %panel, i64 %depth) {{",
+        "entry:",
+        "  br label %row",
+        "row:",
+        "  %i = phi i64 [ 0, %entry ], [ %i_next, %row ]",
+        "  %from_at = mul i64 %i, %b_stride",
+        "  %from = getelementptr double, ptr %b, i64 %from_at",
+        f"  %to_at = mul i64 %i, {count * wide}",
+        "  %to = getelementptr double, ptr %panel, i64 %to_at",
+    ]
+    for column in range(count):
         lines += [
-            f"  %f{each} = getelementptr float, ptr %register{register}, i64 {4 * row}",
-            f"  store <4 x float> splat (float {zero}), ptr %f{each}, align 4",
+            f"  %p{column} = getelementptr double, ptr %from, i64 {column * wide}",
+            f"  %v{column} = load {vector}, ptr %p{column}, align 8",
+            f"  %q{column} = getelementptr double, ptr %to, i64 {column * wide}",
+            f"  store {vector} %v{column}, ptr %q{column}, align 8",
         ]
-    return lines
+    return [
+        *lines,
+        "  %i_next = add i64 %i, 1",
+        "  %more = icmp ult i64 %i_next, %depth",
+        "  br i1 %more, label %row, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
 
 
-def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) -> list[str]:
-    """Four rows of `count` vectors of columns, over all steps."""
+def _tile(wide: int, count: int, fused: bool, integer: bool) -> list[str]:
+    """Four rows of `count` vectors of columns, over all steps; B is a panel."""
     double, single, word = f"<{wide} x double>", f"<{wide} x float>", f"<{wide} x i32>"
     cells = [(row, column) for row in range(_ROWS) for column in range(count)]
     zeros = f"<{wide} x i32> zeroinitializer"
-    places = ", ".join(f"ptr %{each}, i64 %{each}_stride" for each in "abd")
+    places = "ptr %a, i64 %a_stride, ptr %b, ptr %d, i64 %d_stride"
     lines = [
         f"define internal void @tile{count}({places}, i64 %k, i64 %steps, i1 %accumulate, i32 %sign) {{",
         "entry:",
@@ -145,13 +152,11 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) ->
         for name, type_ in (("a", "double"), ("d", "float")):
             lines.append(f"  %{name}_at{row} = mul i64 %{name}_stride, {row}")
             lines.append(f"  %{name}{row} = getelementptr {type_}, ptr %{name}, i64 %{name}_at{row}")
-    for register in sorted({(at >> 3) * 4 + (at >> 2 & 1) for at in range(0, count * wide, 4)}) if fragments else ():
-        lines.append(f"  %register_at{register} = mul i64 %d_stride, {register}")
-        lines.append(f"  %register{register} = getelementptr float, ptr %d, i64 %register_at{register}")
-    # A first product is added to what is neutral.
+    lines += [f"  %p{r}_{c} = getelementptr float, ptr %d{r}, i64 {c * wide}" for r, c in cells]
+    # A first product is added to what is neutral: -0, or the integer 0.
     lines += ["  br i1 %accumulate, label %begin, label %fill", "fill:"]
-    for r, c in cells:
-        lines += _filled(wide, r, c, fragments, integer)
+    neutral = "0.0" if integer else "-0.0"
+    lines += [f"  store {single} splat (float {neutral}), ptr %p{r}_{c}, align 4" for r, c in cells]
     lines += [
         "  br label %begin",
         "begin:",
@@ -165,7 +170,7 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) ->
         "  %i = phi i64 [ %first, %step ], [ %i_next, %inner ]",
     ]
     lines += [f"  %t{r}_{c} = phi {double} [ zeroinitializer, %step ], [ %n{r}_{c}, %inner ]" for r, c in cells]
-    lines += ["  %b_at = mul i64 %i, %b_stride", "  %b_row = getelementptr double, ptr %b, i64 %b_at"]
+    lines += [f"  %b_at = mul i64 %i, {count * wide}", "  %b_row = getelementptr double, ptr %b, i64 %b_at"]
     for column in range(count):
         lines.append(f"  %b_p{column} = getelementptr double, ptr %b_row, i64 {column * wide}")
         lines.append(f"  %b{column} = load {double}, ptr %b_p{column}, align 8")
@@ -190,28 +195,25 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) ->
         "add:",
     ]
     for r, c in cells:
-        load, store = _cell(wide, r, c, fragments)
+        lines.append(f"  %o{r}_{c} = load {single}, ptr %p{r}_{c}, align 4")
         if integer:
             lines += [
-                *load,
                 f"  %r{r}_{c} = fptosi {double} %n{r}_{c} to {word}",
                 f"  %b{r}_{c} = bitcast {single} %o{r}_{c} to {word}",
                 f"  %s{r}_{c} = add {word} %b{r}_{c}, %r{r}_{c}",
                 f"  %u{r}_{c} = bitcast {word} %s{r}_{c} to {single}",
-                *store,
             ]
-            continue
-        # A zero is +0 before its sign is changed.
-        lines += [
-            f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
-            f"  %z{r}_{c} = fadd {single} %r{r}_{c}, zeroinitializer",
-            f"  %w{r}_{c} = bitcast {single} %z{r}_{c} to {word}",
-            f"  %x{r}_{c} = xor {word} %w{r}_{c}, %signs",
-            f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
-            *load,
-            f"  %u{r}_{c} = fadd {single} %o{r}_{c}, %y{r}_{c}",
-            *store,
-        ]
+        else:
+            # A zero is +0 before its sign is changed.
+            lines += [
+                f"  %r{r}_{c} = fptrunc {double} %n{r}_{c} to {single}",
+                f"  %z{r}_{c} = fadd {single} %r{r}_{c}, zeroinitializer",
+                f"  %w{r}_{c} = bitcast {single} %z{r}_{c} to {word}",
+                f"  %x{r}_{c} = xor {word} %w{r}_{c}, %signs",
+                f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
+                f"  %u{r}_{c} = fadd {single} %o{r}_{c}, %y{r}_{c}",
+            ]
+        lines.append(f"  store {single} %u{r}_{c}, ptr %p{r}_{c}, align 4")
     return [
         *lines,
         "  %s_next = add i64 %s, 1",
@@ -223,8 +225,36 @@ def _tile(wide: int, count: int, fused: bool, fragments: bool, integer: bool) ->
     ]
 
 
+def _fragment(wide: int, count: int, *, store: bool) -> list[str]:
+    """Copy a tile from the registers of a `wgmma` to rows of floats, or back.
+
+    A register holds 16-byte granules of rows: row half * 32 + quad and column eight * 8 + parity * 4 of the matrix
+    (`row_order` and `column_order` of `tensor/wgmma_registers.py`) are register eight * 4 + half * 2 + parity, lane
+    quad * 4. `%d` is the place of the tile's first granule.
+    """
+    name, width = "back" if store else "there", count * wide
+    lines = [f"define internal void @{name}{count}(ptr %d, i64 %d_stride, ptr %rows) {{", "entry:"]
+    for first in range(0, width, 4):
+        register = (first >> 3) * 4 + (first >> 2 & 1)
+        lines += [
+            f"  %at{first} = mul i64 %d_stride, {register}",
+            f"  %register{first} = getelementptr float, ptr %d, i64 %at{first}",
+        ]
+        for row in range(_ROWS):
+            n = f"{first}_{row}"
+            places = f"%granule{n}", f"%row{n}"
+            source, target = reversed(places) if store else places
+            lines += [
+                f"  %granule{n} = getelementptr float, ptr %register{first}, i64 {4 * row}",
+                f"  %row{n} = getelementptr float, ptr %rows, i64 {row * width + first}",
+                f"  %value{n} = load <4 x float>, ptr {source}, align 4",
+                f"  store <4 x float> %value{n}, ptr {target}, align 4",
+            ]
+    return [*lines, "  ret void", "}"]
+
+
 def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
-    """All tiles of a matrix: by columns first, so that a part of B stays in the cache."""
+    """All tiles of a matrix: by columns first, so that a panel of B stays in the cache."""
     place = [
         "  %d_at = mul i64 %r, %d_stride",
         "  %d_column = getelementptr float, ptr %d, i64 %c",
@@ -243,32 +273,49 @@ def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
             "  %d_at = add i64 %register_at, %lane",
             "  %d_tile = getelementptr float, ptr %d, i64 %d_at",
         ]
-    declared = ", ".join(f"{'ptr' if each in ('a', 'b', 'd') else 'i64'} %{each}" for each in _ARGUMENTS[:10])
-    tile = "ptr %a_row, i64 %a_stride, ptr %b_column, i64 %b_stride, ptr %d_tile, i64 %d_stride, i64 %k, i64 %steps"
-    given = f"({tile}, i1 %accumulate, i32 %sign)"
-    return [
+    declared = ", ".join(f"{'ptr' if each in _POINTERS else 'i64'} %{each}" for each in _MATRIX)
+    counts = _counts(wide, most)
+    lines = [
         f"define internal void @matrix({declared}, i1 %accumulate, i32 %sign) {{",
         "entry:",
+        f"  %rows_of_tile = alloca [{_ROWS * most * wide} x float], align 64",
+        "  %depth = mul i64 %k, %steps",
         "  br label %column",
         "column:",
         "  %c = phi i64 [ 0, %entry ], [ %c_next, %column_end ]",
         "  %left = sub i64 %columns, %c",
         f"  %many = icmp uge i64 %left, {most * wide}",
-        f"  %width = select i1 %many, i64 {most * wide}, i64 {wide}",
+        f"  %width = select i1 %many, i64 {most * wide}, i64 {counts[0] * wide}",
         "  %b_column = getelementptr double, ptr %b, i64 %c",
-        "  br label %row",
+        f"  br i1 %many, label %pack_{most}, label %pack_{counts[0]}",
+    ]
+    for count in counts:
+        lines += [
+            f"pack_{count}:",
+            f"  call void @pack{count}(ptr %b_column, i64 %b_stride, ptr %panel, i64 %depth)",
+            "  br label %row",
+        ]
+    packed = ", ".join(f"[ 0, %pack_{count} ]" for count in counts)
+    lines += [
         "row:",
-        "  %r = phi i64 [ 0, %column ], [ %r_next, %row_end ]",
+        f"  %r = phi i64 {packed}, [ %r_next, %row_end ]",
         "  %a_at = mul i64 %r, %a_stride",
         "  %a_row = getelementptr double, ptr %a, i64 %a_at",
         *place,
-        "  br i1 %many, label %whole, label %narrow",
-        "whole:",
-        f"  call void @tile{most}{given}",
-        "  br label %row_end",
-        "narrow:",
-        f"  call void @tile1{given}",
-        "  br label %row_end",
+        f"  br i1 %many, label %tile_{most}, label %tile_{counts[0]}",
+    ]
+    for count in counts:
+        target, stride = ("%rows_of_tile", str(count * wide)) if fragments else ("%d_tile", "%d_stride")
+        given = f"ptr %a_row, i64 %a_stride, ptr %panel, ptr {target}, i64 {stride}, i64 %k, i64 %steps"
+        lines += [
+            f"tile_{count}:",
+            *([f"  call void @there{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if fragments else ()),
+            f"  call void @tile{count}({given}, i1 %accumulate, i32 %sign)",
+            *([f"  call void @back{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if fragments else ()),
+            "  br label %row_end",
+        ]
+    return [
+        *lines,
         "row_end:",
         f"  %r_next = add i64 %r, {_ROWS}",
         "  %r_more = icmp ult i64 %r_next, %rows",
@@ -344,8 +391,9 @@ class Products:
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(False, integer)), *a, *b, *d, rows, columns, k, steps, int(accumulate), sign
-        )
+            self._engine.address(Multiply(False, integer)),
+            *a, *b, *d, rows, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
+        )  # fmt: skip
 
     def multiply_fragments(
         self,
@@ -366,8 +414,13 @@ class Products:
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(True, integer)), *a, *b, *words, 64, columns, k, steps, int(accumulate), sign
-        )
+            self._engine.address(Multiply(True, integer)),
+            *a, *b, *words, 64, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
+        )  # fmt: skip
+
+    def _panel(self, k: int) -> int:
+        """The doubles of a panel of B."""
+        return panel_doubles(self._engine.host, k)
 
     @staticmethod
     def fit(rows: int, columns: int) -> bool:
@@ -385,10 +438,11 @@ class Products:
         types = a.dtype == b.dtype == np.float64 and d.dtype == np.float32
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
+        panel = np.empty(self._panel(whole))
         self._add(
             self._pack(
                 address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(d), d.strides[0] >> 2,
-                rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
+                rows, columns, whole // steps, steps, address_of(panel), accumulate, _SIGN if negative else 0,
             ),
             None,
         )  # fmt: skip
@@ -403,10 +457,12 @@ class Products:
         types = a.dtype == b.dtype == np.float64 and words.dtype == np.uint32
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
+        panel = np.empty(self._panel(whole))
         self._add_fragments(
             self._pack(
                 address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(words),
-                words.strides[0] >> 2, rows, columns, whole // steps, steps, accumulate, _SIGN if negative else 0,
+                words.strides[0] >> 2, rows, columns, whole // steps, steps, address_of(panel), accumulate,
+                _SIGN if negative else 0,
             ),
             None,
         )  # fmt: skip
