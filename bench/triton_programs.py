@@ -223,7 +223,7 @@ def child(note: Path, arguments: list[str]) -> int:
 
     def counted(session: Session, call: object) -> None:
         run_call(session, call)  # type: ignore[arg-type]
-        count[0] += not session.dry  # an autotuner looks for a configuration that fits
+        count[0] += not session.is_dry  # an autotuner looks for a configuration that fits
 
     def write(number: int = 0, frame: FrameType | None = None) -> None:
         note.write_text(json.dumps({"seconds": round(time.process_time(), 1), "launches": count[0]}))

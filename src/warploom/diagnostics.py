@@ -322,10 +322,7 @@ class Diag(Enum):
 
     # Files and commands.
     BAD_LAUNCH_FILE = ("{file}: {what}", "`warploom docs launch-files` describes the format.")
-    NOT_A_LAUNCH_FILE = (
-        "{file} is PTX, but `warploom run` takes launch files, which name a kernel, its inputs and its outputs.",
-        "`warploom new-launch {file}` writes a launch file to edit; `warploom docs launch-files` describes it.",
-    )
+    WRONG_KIND_OF_FILE = ("{file} is {kind}, but `{command}` takes {wanted}.", "{do}.")
     BAD_EXPRESSION = ("Invalid comparison `{text}`: {what}.", "`warploom docs launch-files` has the grammar.")
     BAD_SCHEDULE = (
         "Invalid schedule `{name}`: {what}.",
@@ -611,8 +608,8 @@ _KIND: dict[Diag, type[WarploomError]] = {
         UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
         MissingPackage: (Diag.MISSING_PACKAGE,),
         InputError: (
-            Diag.BAD_LAUNCH_FILE, Diag.NOT_A_LAUNCH_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE, Diag.BAD_MEASUREMENTS,
-            Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
+            Diag.BAD_LAUNCH_FILE, Diag.WRONG_KIND_OF_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE,
+            Diag.BAD_MEASUREMENTS, Diag.BAD_SETTING, Diag.BAD_COMMAND, Diag.NO_SUCH_CODE,
         ),
         CheckError: (Diag.NOT_PROVED, Diag.SCHEDULE_DEPENDENT),
         FileError: (Diag.UNREADABLE_FILE, Diag.UNWRITABLE_FILE),

@@ -211,6 +211,28 @@ call.uni (r0), vprintf, (p0, p1); }}
         assert err.startswith(f"{code}:")
         assert json.loads(out)["error"]["code"] == code
 
+    @pytest.mark.parametrize(
+        ("command", "name", "advised"),
+        [
+            ("run", "k.ptx", "`warploom new-launch {}`"),
+            ("run", "k.py", "`warploom triton {}`"),
+            ("run", "k.cu", "`warploom cuda {}`"),
+            ("check", "k.ptx", "`warploom new-launch {}`"),
+            ("check", "k.py", "`--check`"),
+            ("triton", "k.cu", "`warploom cuda {}`"),
+            ("triton", "k.launch.json", "`warploom run {}`"),
+            ("cuda", "k.py", "`warploom triton {}`"),
+            ("cuda", "k.ptx", "`warploom new-launch {}`"),
+        ],
+    )
+    def test_a_file_for_another_command_names_that_command(self, tmp_path, capsys, command, name, advised):
+        (tmp_path / name).write_text("")
+        status, _, err = call(capsys, command, str(tmp_path / name))
+        assert status == 3
+        assert "WRONG_KIND_OF_FILE" in err
+        assert f"`warploom {command}` takes" in err
+        assert advised.format(tmp_path / name) in err
+
     def test_bad_ptx_exits_3(self, tmp_path, capsys):
         status, _, err = call(capsys, "run", write(tmp_path, "not ptx"))
         assert status == 3

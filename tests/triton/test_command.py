@@ -126,3 +126,58 @@ def test_a_script_that_is_not_there(tmp_path):
     )  # fmt: skip
     assert done.returncode == 3
     assert "UNREADABLE_FILE" in done.stderr
+
+
+THREADS = """
+    import sys
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def double(x, out, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+    def work(n):
+        x = torch.randn(n, device="cuda")
+        assert x.is_cuda and x.device == torch.device("cuda", 0)
+        out = torch.empty(n, device="cuda")
+        double[(triton.cdiv(n, 128),)](x, out, n, BLOCK=128)
+        return torch.equal(out, 2 * x)
+
+    def fault():
+        x = torch.randn(10, device="cuda")
+        double[(1,)](x, x, 1000, BLOCK=1024)
+
+    def wrong():
+        raise RuntimeError("the program's own")
+
+    done = []
+    threads = [threading.Thread(target=lambda n=n: done.append(work(n))) for n in range(100, 104)]
+    threads.append(threading.Thread(target={"fault": fault, "wrong": wrong}.get(sys.argv[1], lambda: work(1))))
+    for each in threads:
+        each.start()
+    pool = ThreadPoolExecutor(2)
+    assert all(pool.map(work, range(300, 304)))
+    for each in threads[:4]:
+        each.join()
+    print(done)
+"""
+
+
+@pytest.mark.parametrize(("argument", "status"), [("right", 0), ("fault", 2), ("wrong", 0)])
+def test_threads_see_the_emulated_gpu(tmp_path, argument, status):
+    script = tmp_path / "threads.py"
+    script.write_text(textwrap.dedent(THREADS))
+    command = [sys.executable, "-m", "warploom", "triton", str(script), argument]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    assert (done.returncode, done.stdout) == (status, "[True, True, True, True]\n"), done.stderr
+    if argument == "fault":
+        assert "OUT_OF_BOUNDS" in done.stderr
+        assert "in fault" in done.stderr
+        assert "warploom/" not in done.stderr
+    assert ("RuntimeError: the program's own" in done.stderr) == (argument == "wrong")

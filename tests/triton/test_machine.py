@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+import threading
 
 import pytest
 
@@ -508,3 +509,43 @@ def test_a_race_between_programs_raises_at_the_end_of_the_block():
         count_up[(4,)](total, BLOCK=1)
     assert {finding.code for finding in machine.reports[0].findings} & {"LOST_UPDATE", "RACE_WAW", "RACE_RAW"}
     assert "test_machine.py" in str(caught.value)
+
+
+def test_a_thread_that_outlives_the_block_sees_the_host_again():
+    inside, after, seen = threading.Event(), threading.Event(), []
+
+    def work():
+        seen.append(torch.zeros(1, device="cuda").is_cuda)
+        inside.set()
+        after.wait(60)
+        seen.append(torch.zeros(1).is_cuda)
+
+    thread = threading.Thread(target=work)
+    with warploom.triton.machine():
+        thread.start()
+        assert inside.wait(60)
+    after.set()
+    thread.join()
+    assert seen == [True, False]
+    assert "start_with_mode" not in repr(threading.Thread.start)
+
+
+def test_autotuning_in_one_thread_drops_no_launch_of_another():
+    n, ready, go = 100, threading.Event(), threading.Event()
+    out = torch.full((n,), float("nan"))
+
+    def work():
+        ready.set()
+        go.wait(60)
+        kernels.add[(1,)](torch.ones(n), torch.ones(n), out, n, BLOCK=128)
+
+    with warploom.triton.machine() as machine:
+        thread = threading.Thread(target=work)
+        thread.start()
+        with machine.dry():
+            ready.wait(60)
+            kernels.add[(1,)](torch.ones(n), torch.ones(n), out, n, BLOCK=128)
+            assert out.isnan().all()
+            go.set()
+            thread.join()
+    assert torch.equal(out, torch.full((n,), 2.0))

@@ -20,6 +20,7 @@ from warploom.checker.suppressions import Suppression, load_suppressions, suppre
 from warploom.checker.sweep import sweep
 from warploom.commands.console import complain, output, printable
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, catalogued, status_of, worst
+from warploom.commands.file_kinds import wrong_kind
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.host.launch import Launch
 from warploom.launch_file import DEFAULT_MAX_BYTES, load
@@ -132,8 +133,8 @@ def _expanded(target: str, settings: Settings) -> Iterator[_Target | Checked]:
                 yield _Target(name, functools.partial(_made_by, target, number))
             return
         path = Path(target)
-        if path.suffix == ".ptx" and path.is_file():
-            yield Checked(target, error=Diag.NOT_A_LAUNCH_FILE.error(file=str(path)))
+        if (other := wrong_kind(path, "check")) is not None:
+            yield Checked(target, error=other)
             return
         file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
         make = functools.partial(_loaded, path, settings.data_seed, settings.max_bytes)

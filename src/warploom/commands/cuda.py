@@ -13,6 +13,7 @@ from typing import Any
 from warploom.checker.report import Verdict
 from warploom.commands.console import complain
 from warploom.commands.errors import INCOMPLETE, INTERRUPTED, catalogued, status_of, worst
+from warploom.commands.file_kinds import wrong_kind
 from warploom.commands.time_limit import limited
 from warploom.cuda.build import build
 from warploom.cuda.options import Options
@@ -24,6 +25,8 @@ def run_program(
     timeout: float | None = None, **options: Any,
 ) -> int:  # fmt: skip
     """Compile and run a program; the exit status: the program's own, unless a launch failed or was refuted."""
+    if (other := wrong_kind(source, "cuda")) is not None:
+        raise other
     checked = Options.checked(**options)
     with ExitStack() as stack:
         if folder is None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from warploom.commands.console import complain, output, printable, table
 from warploom.commands.errors import MISMATCH, NOT_COMPARED, OK, catalogued, error_document, status_of, worst
+from warploom.commands.file_kinds import wrong_kind
 from warploom.compare import Mismatch
 from warploom.diagnostics import Diag, WarploomError
 from warploom.launch_file import DEFAULT_MAX_BYTES, LaunchFile, load
@@ -124,8 +125,8 @@ def run(paths: Sequence[Path], settings: Settings, *, as_json: bool) -> int:
 
 
 def _run_one(path: Path, settings: Settings) -> Outcome | Failure:
-    if path.suffix == ".ptx" and path.is_file():
-        return Failure(path, settings, Diag.NOT_A_LAUNCH_FILE.error(file=str(path)))
+    if (other := wrong_kind(path, "run")) is not None:
+        return Failure(path, settings, other)
     try:
         file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
         return execute(file, settings)

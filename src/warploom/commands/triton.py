@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 from warploom.checker.report import Verdict
 from warploom.commands.console import complain
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, status_of, worst
+from warploom.commands.file_kinds import wrong_kind
 from warploom.commands.time_limit import limited
 from warploom.diagnostics import Diag, WarploomError
 from warploom.triton import machine
@@ -25,6 +27,8 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
     """
     if not script.is_file():
         raise Diag.UNREADABLE_FILE.error(file=str(script), what="does not exist, or is not a file")
+    if (other := wrong_kind(script, "triton")) is not None:
+        raise other
     with machine(**options) as session:
         status = _run(script, arguments, timeout)
         if any(report.verdict is Verdict.INCOMPLETE for report in session.reports):
@@ -48,19 +52,56 @@ def _show_explored(launches: Sequence[Any]) -> None:
 
 
 def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
-    with _as_program(script, arguments), limited(timeout, "The script", "warploom triton"):
+    status, threads = OK, set(threading.enumerate())
+    with (
+        _as_program(script, arguments),
+        _reporting_threads(script) as failed,
+        limited(timeout, "The script", "warploom triton"),
+    ):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as ending:
-            return _status(ending)
+            status = _status(ending)
         except WarploomError as error:
-            sys.stderr.write(_traceback(error, script, hidden={"warploom", "triton"}, ended=False))
-            complain(error)
-            return status_of(error)
+            return _report(error, script)
         except Exception as error:  # noqa: BLE001  the script's own
             sys.stderr.write(_traceback(error, script, hidden={"warploom"}))
             return MISMATCH
-    return OK
+        _join(threads)
+    return status or worst(*failed)
+
+
+def _join(before: set[threading.Thread]) -> None:
+    """Wait for the threads of the script, as Python does before it ends; idle ones of a pool never end."""
+    pool = "concurrent.futures.thread"
+    for each in set(threading.enumerate()) - before:
+        if not each.daemon and getattr(getattr(each, "_target", None), "__module__", "") != pool:
+            each.join()
+
+
+def _report(error: WarploomError, script: Path) -> int:
+    """Print an error of the emulator with the script's own frames; the exit status."""
+    sys.stderr.write(_traceback(error, script, hidden={"warploom", "triton"}, ended=False))
+    complain(error)
+    return status_of(error)
+
+
+@contextmanager
+def _reporting_threads(script: Path) -> Iterator[list[int]]:
+    """Report errors of the emulator that end a thread of the script; the exit statuses of those."""
+    before, failed = threading.excepthook, list[int]()
+
+    def hook(ended: threading.ExceptHookArgs) -> None:
+        if isinstance(ended.exc_value, WarploomError):
+            failed.append(_report(ended.exc_value, script))
+        else:
+            before(ended)
+
+    threading.excepthook = hook
+    try:
+        yield failed
+    finally:
+        threading.excepthook = before
 
 
 def _status(ending: SystemExit) -> int:

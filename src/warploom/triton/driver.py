@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -234,14 +233,3 @@ class Launcher:
         held = _allocation._allocator if name == "global" else _allocation._profile_allocator
         allocate = held.get() if hasattr(held, "get") else held
         return allocate(size, alignment, stream)
-
-
-@contextmanager
-def flag(owner: Any, name: str) -> Iterator[None]:
-    """Set an attribute to True for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, True)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

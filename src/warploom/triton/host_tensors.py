@@ -68,6 +68,7 @@ class HostTensors(TorchFunctionMode):
 
     def __init__(self, addresses: Addresses) -> None:
         super().__init__()
+        self._is_active = True
         self._special: dict[Any, Callable[..., Any]] = {
             torch.device: torch.device,
             torch.Tensor.device.__get__: lambda tensor: CUDA if tensor.device == _CPU else tensor.device,
@@ -84,9 +85,15 @@ class HostTensors(TorchFunctionMode):
             torch.nn.functional.layer_norm: _layer_norm,
         }
 
+    def retire(self) -> None:
+        """Map nothing any more: a thread of the program may go on after the block."""
+        self._is_active = False
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not self._is_active:
+            return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         special = self._special.get(func)
         if special is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from warploom.triton.benchmarks import quieten, tune_once
 from warploom.triton.compiled_graphs import compile_graphs
 from warploom.triton.cubins import assemble_on_demand
 from warploom.triton.cuda_queries import answer
-from warploom.triton.driver import Call, Driver, driver_class, flag
+from warploom.triton.driver import Call, Driver, driver_class
 from warploom.triton.host_blas import answer_blas
 from warploom.triton.host_operators import redirect_operators
 from warploom.triton.host_tensors import HostTensors, keep_in_backward
@@ -28,6 +29,7 @@ from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 from warploom.triton.releases import release_of
 from warploom.triton.storages import Addresses, tables
+from warploom.triton.threads import map_in_threads
 
 _ACTIVE: list[Session] = []
 """The active session, if there is one."""
@@ -41,6 +43,12 @@ def active_session() -> Session:
     return _ACTIVE[0]
 
 
+class _ThreadState(threading.local):
+    """The part of a session that each thread has for itself."""
+
+    is_dry = False
+
+
 class Session:
     """A machine and the launches that it ran."""
 
@@ -49,8 +57,22 @@ class Session:
         self.release = release_of(triton.__version__)
         self.addresses = Addresses()
         self._launches = Launches(options)
-        self.dry = False
-        """True if launches are prepared but not run, while an autotuner looks for a configuration that fits."""
+        self._state = _ThreadState()
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def is_dry(self) -> bool:
+        """True if this thread's launches are prepared but not run."""
+        return self._state.is_dry
+
+    @contextmanager
+    def dry(self) -> Iterator[None]:
+        """Prepare this thread's launches and do not run them: an autotuner looks for a configuration that fits."""
+        before, self._state.is_dry = self._state.is_dry, True
+        try:
+            yield
+        finally:
+            self._state.is_dry = before
 
     @property
     def launches(self) -> list[Launched]:
@@ -73,7 +95,9 @@ class Session:
             _ACTIVE.append(self)
             self._replace(patches)
             tensors = HostTensors(self.addresses)
+            patches.later(tensors.retire)
             keep_in_backward(patches, tensors)
+            map_in_threads(patches, tensors)
             with tensors:
                 yield self
         finally:
@@ -101,14 +125,18 @@ class Session:
         answer_blas(patches)
         redirect_operators(patches)
         compile_graphs(patches, self.options)
-        tune_once(patches, self.options, lambda: flag(self, "dry"))
+        tune_once(patches, self.options, self.dry)
         if not self.options.bench:
             quieten(patches)
 
     def run(self, call: Call) -> None:
         """Run one call on the emulator, record it if asked to, and print what the kernel printed."""
-        if self.dry:
+        if self.is_dry:
             return
+        with self._one_at_a_time:
+            self._run(call)
+
+    def _run(self, call: Call) -> None:
         for words in tables(call.parameters):
             call.storages.reach(words)
         whole = Launch(
