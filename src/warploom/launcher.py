@@ -591,7 +591,7 @@ def prepare(
     memory = GlobalMemory()
     for number, array in enumerate(launch_.at_host_address):
         memory.map_array(numpy_of(array), f"array {number} at its host address", at_host_address=True)
-    bank, parameters, more = _parameters(kernel, launch_.args, memory) if not problems else (None, {}, [])
+    bank, parameters, more = _parameters(kernel, launch_, memory) if not problems else (None, {}, [])
     problems += more
     if problems or bank is None:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
@@ -660,11 +660,10 @@ def _size_problems(module: Module, kernel: Kernel, local_bytes: int, hardware: M
     return [f"{what} {need} bytes; at most {most} are available" for need, most, what in bounds if need > most]
 
 
-def _parameters(
-    kernel: Kernel, args: tuple[Any, ...], memory: GlobalMemory
-) -> tuple[FlatMemory, dict[str, int], list[str]]:
+def _parameters(kernel: Kernel, launch_: Launch, memory: GlobalMemory) -> tuple[FlatMemory, dict[str, int], list[str]]:
     """The parameter bank, the address of each parameter in it, and the problems."""
     problems: list[str] = []
+    args, labels = launch_.args, launch_.labels or tuple(each.name for each in kernel.params)
     offsets, size = parameter_offsets(kernel)
     data = padded(max(size, 16), zero=True)
     if len(args) != len(kernel.params):
@@ -675,9 +674,9 @@ def _parameters(
             ],
             what=f"`{kernel.name}` takes {len(kernel.params)} arguments; {len(args)} were given",
         )
-    for number, (param, arg, start) in enumerate(zip(kernel.params, args, offsets, strict=True)):
+    for number, (param, arg, start, label) in enumerate(zip(kernel.params, args, offsets, labels, strict=True)):
         try:
-            raw = _encode(param, arg, memory, f"argument {number}, {param.name}")
+            raw = _encode(param, arg, memory, f"argument {number}, {label}")
         except WarploomError:
             raise
         except (ValueError, OverflowError, TypeError) as error:

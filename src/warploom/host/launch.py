@@ -31,6 +31,8 @@ class Launch:
     at_host_address: tuple[Any, ...] = ()
     """Arrays that the kernel reaches by host addresses stored in its inputs: the emulator maps them at those addresses.
     A GPU has one address for each array anyway."""
+    labels: tuple[str, ...] = ()
+    """Names of the arguments in messages, if not those of the parameters in the PTX."""
 
     def __repr__(self) -> str:
         cluster = "" if self.cluster == (1, 1, 1) else f", cluster={self.cluster}"

@@ -79,32 +79,42 @@ class Signature:
     known of each descriptor, in order, if descriptors become tensor maps.
     """
 
-    types: tuple[Any, ...]
+    types: Mapping[str, Any]
+    """By the names of the arguments."""
     descriptors: tuple[Mapping[str, Any], ...] | None
     release: Release
 
-    def parameters(self, values: Sequence[Any], storages: Storages) -> list[Parameter]:
-        """The parameters of the PTX kernel for the values of a call."""
+    def parameters(self, values: Sequence[Any], storages: Storages) -> list[tuple[str, Parameter]]:
+        """The parameters of the PTX kernel for the values of a call, each with its name in messages."""
+        if len(values) != len(self.types):
+            names = ", ".join(self.types)
+            what = f"{len(values)} arguments were given to a compiled kernel, which takes {len(self.types)}: {names}"
+            raise Diag.BAD_LAUNCH.error(what=what)
         known = iter(self.descriptors) if self.descriptors else None
-        return list(self._flat(self.types, values, known, storages))
+        return list(self._flat(self.types.items(), values, known, storages))
 
     def _flat(
-        self, types: Sequence[Any], values: Iterable[Any], known: Iterator[Mapping[str, Any]] | None, storages: Storages
-    ) -> Iterator[Parameter]:
-        for kind, value in zip(types, values, strict=True):
+        self, types: Iterable[tuple[str, Any]], values: Iterable[Any], known: Iterator[Mapping[str, Any]] | None,
+        storages: Storages,
+    ) -> Iterator[tuple[str, Parameter]]:  # fmt: skip
+        for (name, kind), value in zip(types, values, strict=True):
             if isinstance(kind, tuple | list):
-                yield from self._flat(kind, value, known, storages)
+                named = ((f"{name}[{at}]", each) for at, each in enumerate(kind))
+                yield from self._flat(named, value, known, storages)
             elif kind == "constexpr":
                 continue
             elif _DESCRIPTOR.match(kind):
-                yield from self._descriptor(kind, value, None if known is None else next(known), storages)
+                label = labelled(name, storages.tensor_of(value.base))
+                descriptor = self._descriptor(kind, value, None if known is None else next(known), storages)
+                yield from ((label, each) for each in descriptor)
             elif kind.startswith("*"):
-                yield pointer(value, kind.removeprefix("*").removeprefix("k"), storages)
+                label = labelled(name, storages.tensor_of(value))
+                yield label, pointer(value, kind.removeprefix("*").removeprefix("k"), storages)
             elif kind == "nvTmaDesc":
                 what = f"a descriptor of `triton.tools.experimental_descriptor` ({type(value).__name__})"
                 raise Diag.NOT_MODELLED.error(what=f"{what}, which Triton 3.4 replaced by `TensorDescriptor`,")
             else:
-                yield scalar(kind, value)
+                yield name, scalar(kind, value)
 
     def _descriptor(
         self, kind: str, value: Any, known: Mapping[str, Any] | None, storages: Storages
@@ -122,6 +132,15 @@ class Signature:
                 shape[-1] *= 2
         yield from (Scalar("s32", each) for each in shape)
         yield from (Scalar("s64", each) for each in strides)
+
+
+def labelled(name: str, tensor: Any) -> str:
+    """An argument in messages: its name, and the type and shape of its tensor."""
+    if tensor is None:
+        return name
+    shape = ", ".join(str(int(each)) for each in tensor.shape)
+    strides = "" if tensor.is_contiguous() else f" with strides {tuple(tensor.stride())}"
+    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{shape}]{strides}"
 
 
 def scalar(kind: str, value: Any) -> Scalar:

@@ -10,6 +10,7 @@ import torch
 
 from warploom.triton.benchmarks import once
 from warploom.triton.cuda_queries import properties
+from warploom.triton.host_tensors import CUDA, HostTensors
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 
@@ -21,7 +22,7 @@ _CONFIGURATION = {
 }
 
 
-def compile_graphs(patches: Patches, options: Options) -> None:
+def compile_graphs(patches: Patches, options: Options, mode: HostTensors) -> None:
     """Prepare Inductor when a program calls `torch.compile`: importing it takes seconds."""
     original = torch.compile
     prepared: list[bool] = []
@@ -29,6 +30,7 @@ def compile_graphs(patches: Patches, options: Options) -> None:
     def prepare() -> None:
         if not prepared:
             prepared.append(True)
+            _trace_as_on_a_gpu(patches, mode)
             _prepare(patches, options)
 
     @functools.wraps(original)
@@ -39,6 +41,41 @@ def compile_graphs(patches: Patches, options: Options) -> None:
     patches.set(torch, "compile", compiled)
     if "torch._inductor.compile_fx" in sys.modules:  # functions may have been compiled before the block
         prepare()
+
+
+def _trace_as_on_a_gpu(patches: Patches, mode: HostTensors) -> None:
+    """Let the tensors of traced functions answer that they are on the GPU, and the graphs run on the host."""
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def answered(attribute: Any) -> Any:
+        def answer(variable: Any, translator: Any) -> Any:
+            before = variable.device
+            if before is not None and before.type == "cpu":
+                variable.device = CUDA
+            try:
+                return attribute(variable, translator)
+            finally:
+                variable.device = before
+
+        return answer
+
+    for name in ("method_attr_device", "method_attr_is_cuda"):
+        if hasattr(TensorVariable, name):
+            patches.set(TensorVariable, name, answered(getattr(TensorVariable, name)))
+    patches.set(TensorVariable, "method_attr_is_cpu", _is_cpu)
+    call = OutputGraph.call_user_compiler
+
+    def call_user_compiler(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        return mode.compiled(call(graph, *args, **kwargs))
+
+    patches.set(OutputGraph, "call_user_compiler", call_user_compiler)
+
+
+def _is_cpu(variable: Any, translator: Any) -> Any:
+    from torch._dynamo.variables import ConstantVariable
+
+    return None if variable.device is None else ConstantVariable.create(False)
 
 
 def _prepare(patches: Patches, options: Options) -> None:

@@ -1,17 +1,14 @@
-"""`torch.cuda` and `torch.accelerator` while the emulator is the GPU: queries answered, streams and events in order."""
+"""`torch.cuda` and `torch.accelerator` while the emulator is the GPU: queries answered, defaults mapped to the host."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import FunctionType, SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from warploom.diagnostics import Diag
-from warploom.triton.host_tensors import CUDA, host_of, is_device, is_index
+from warploom.triton.host_tensors import CUDA, host_of, is_device, is_index, on_host
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 
@@ -20,65 +17,25 @@ MEMORY = 64 << 30
 TOOLKIT = "13.0"
 
 
-class Stream:
-    """A stream whose work is done when a call returns."""
+class Device:
+    """`torch.cuda.device`: a block in which a device is the current one."""
 
-    cuda_stream = 0
-    device = CUDA
-    device_index = 0
+    def __init__(self, device: Any) -> None:
+        _choose(device)
+        self.idx = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __enter__(self) -> None:
         pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def record_event(self, event: Any = None) -> Any:
-        event = event or Event()
-        event.record(self)
-        return event
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
 
-class ExternalStream(Stream):
-    """A stream that the program has from elsewhere."""
+class _Profiler:
+    """The functions of NVTX and of the CUDA runtime that mark ranges for a profiler: they do nothing."""
 
-
-class Event:
-    """An event; elapsed times are those of the emulation on this CPU."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self._at = 0.0
-
-    def record(self, stream: Any = None) -> None:
-        self._at = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds between two records."""
-        return (end._at - self._at) * 1e3
-
-    def synchronize(self) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: 0
 
 
 def properties(options: Options) -> SimpleNamespace:
@@ -108,10 +65,6 @@ def name_of(options: Options) -> str:
     return f"warploom emulator ({options.target})"
 
 
-def _no_graphs(*_: Any, **__: Any) -> Any:
-    raise Diag.NOT_MODELLED.error(what="A CUDA graph")
-
-
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -126,23 +79,13 @@ def _choose(device: Any) -> None:
         host_of(device)
 
 
-def _chosen(device: Any) -> Any:
-    _choose(device)
-    return nullcontext()
-
-
-@contextmanager
-def _stream(stream: Any = None) -> Iterator[Any]:
-    yield stream
-
-
 def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(int(seed))
 
 
 def answer(patches: Patches, options: Options) -> None:
     """Replace the functions of `torch.cuda` and `torch.accelerator` that programs ask."""
-    known, stream = properties(options), Stream()
+    known = properties(options)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -154,7 +97,7 @@ def answer(patches: Patches, options: Options) -> None:
         "set_device": _choose,
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
-        "device": _chosen,
+        "device": Device,
         "device_of": _context,
         "get_device_capability": lambda device=None: (known.major, known.minor),
         "get_device_name": lambda device=None: known.name,
@@ -162,17 +105,6 @@ def answer(patches: Patches, options: Options) -> None:
         "get_arch_list": lambda: [options.target],
         "is_bf16_supported": lambda including_emulation=True: True,
         "can_device_access_peer": lambda device, peer: False,
-        "synchronize": _nothing,
-        "Stream": Stream,
-        "ExternalStream": ExternalStream,
-        "Event": Event,
-        "stream": _stream,
-        "set_stream": _nothing,
-        "current_stream": lambda device=None: stream,
-        "default_stream": lambda device=None: stream,
-        "is_current_stream_capturing": lambda: False,
-        "CUDAGraph": _no_graphs,
-        "graph": _no_graphs,
         "manual_seed": _seed,
         "manual_seed_all": _seed,
         "seed": _nothing,
@@ -183,14 +115,18 @@ def answer(patches: Patches, options: Options) -> None:
         "ipc_collect": _nothing,
         "reset_peak_memory_stats": _nothing,
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
+        "memory_stats": lambda device=None: {},
+        "memory_summary": lambda device=None, abbreviated=False: "",
+        "cudart": _Profiler,
     }
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         answers[name] = lambda device=None: 0
     for name, value in answers.items():
         patches.set(torch.cuda, name, _own(value))
     patches.set(torch.version, "cuda", TOOLKIT)
-    patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+    patches.set(torch.cuda.nvtx, "_nvtx", _Profiler())
     patches.set(torch, "Generator", _generator())
+    _map_defaults(patches)
     if hasattr(torch, "accelerator"):
         for name, value in {
             "is_available": lambda: True,
@@ -199,9 +135,38 @@ def answer(patches: Patches, options: Options) -> None:
             "current_device_index": lambda: 0,
             "set_device_index": _choose,
             "synchronize": _nothing,
-            "current_stream": lambda device=None: stream,
         }.items():
             patches.set(torch.accelerator, name, _own(value))
+
+
+def _map_defaults(patches: Patches) -> None:
+    """Map the default device, and the `map_location` of `torch.load`, to the host."""
+    set_default, get_default, load = torch.set_default_device, torch.get_default_device, torch.load
+    chosen: list[Any] = []
+
+    def set_default_device(device: Any) -> None:
+        chosen[:] = [device] if is_device(device) and torch.device(device).type == "cuda" else []
+        set_default(host_of(device) if chosen else device)
+
+    def get_default_device() -> Any:
+        if chosen:
+            return CUDA
+        with torch._C.DisableTorchFunction():  # it asks a new tensor
+            return get_default()
+
+    def located(place: Any) -> Any:
+        if isinstance(place, dict):
+            return {at: str(on_host(to)) for at, to in place.items()}
+        return on_host(place)
+
+    def load_to_host(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():  # tensors that are loaded to the host may be those of a GPU
+            return load(f, located(map_location), *args, **kwargs)
+
+    patches.later(lambda: set_default(None) if chosen else None)
+    patches.set(torch, "set_default_device", set_default_device)
+    patches.set(torch, "get_default_device", get_default_device)
+    patches.set(torch, "load", load_to_host)
 
 
 def _own(value: Any) -> Any:

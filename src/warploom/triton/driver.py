@@ -11,9 +11,11 @@ import torch
 
 from warploom.triton.arguments import Parameter, Scalar, Signature, pointer
 from warploom.triton.benchmarks import once
+from warploom.triton.cuda_graphs import capturing
 from warploom.triton.host_tensors import CUDA
 from warploom.triton.options import Options
 from warploom.triton.storages import Storages
+from warploom.triton.streams import current_stream
 
 if TYPE_CHECKING:
     from warploom.triton.session import Session
@@ -42,6 +44,8 @@ class Call:
     threads: int
     parameters: tuple[Parameter, ...]
     """The kernel's own, then pointers to scratch memory."""
+    labels: tuple[str, ...]
+    """Names of the parameters in messages."""
     storages: Storages
     scratch: int
     """The number of pointers to scratch memory."""
@@ -97,7 +101,7 @@ class Utils:
         return max(self._session.options.sm_count // cluster, 1)
 
     def is_stream_capturing(self, stream: int) -> bool:
-        return False
+        return capturing() is not None
 
     def set_printf_fifo_size(self, size: int) -> None:
         pass
@@ -129,7 +133,7 @@ class Driver:
         pass
 
     def get_current_stream(self, device: int | None = None) -> int:
-        return 0
+        return current_stream().cuda_stream
 
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
         return self._capability
@@ -181,7 +185,7 @@ class Launcher:
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self._metadata = metadata
-        self._types = tuple(source.signature.values())
+        self._types = {str(name): kind for name, kind in source.signature.items()}
         known = getattr(metadata, "tensordesc_meta", None)
         self._descriptors = tuple(known) if known else None
         x, y, z = getattr(metadata, "cluster_dims", None) or (getattr(metadata, "num_ctas", 1), 1, 1)
@@ -211,11 +215,15 @@ class Launcher:
         storages = Storages(session.addresses)
         signature = Signature(self._types, self._descriptors, session.release)
         parameters = signature.parameters(values, storages)
-        parameters += [pointer(each, "i8", storages) if each is not None else Scalar("u64", 0) for each in scratch]
+        for name, each in zip(session.release.scratch, scratch, strict=True):
+            memory = Scalar("u64", 0) if each is None else pointer(each, "i8", storages)
+            parameters.append((f"{name} scratch memory", memory))
+        labels = tuple(label for label, _ in parameters)
         scaled = tuple(extent * ctas for extent, ctas in zip(grid, self._cluster, strict=True))
         whole = (scaled[0], scaled[1], scaled[2])
         threads = 32 * self._metadata.num_warps
-        return Call(function, whole, self._cluster, threads, tuple(parameters), storages, len(scratch))
+        given = tuple(each for _, each in parameters)
+        return Call(function, whole, self._cluster, threads, given, labels, storages, len(scratch))
 
     def _scratch(self, name: str, grid: tuple[int, int, int], stream: Any, session: Session) -> Any:
         """Memory from the allocator that the program has set, as Triton's launcher asks for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from warploom.triton.storages import Addresses
 CUDA = torch.device("cuda", 0)
 _CUDA_NAME = re.compile(r"cuda(:\d+)?")
 _CPU = torch.device("cpu")
+_MARK = "_warploom_on_host"
+"""The attribute of tensors that the program has put on the CPU itself: they answer that they are there."""
 
 
 def is_device(value: Any) -> bool:
@@ -44,19 +48,47 @@ def host_of(device: Any) -> torch.device:
     return _CPU
 
 
-def keep_in_backward(patches: Patches, mode: TorchFunctionMode) -> None:
-    """Keep a mode active while autograd calls the backward passes of the user's functions.
+def is_on_host(tensor: Any) -> bool:
+    """Return True for a tensor that the program has put on the CPU: by `cpu()`, `to("cpu")` or `device="cpu"`."""
+    return not torch.compiler.is_dynamo_compiling() and hasattr(tensor, _MARK)  # PyTorch's compiler traces this
 
-    PyTorch switches a mode off inside the functions that it handles, of which `Tensor.backward` is one.
+
+def put_on_host(result: Any) -> Any:
+    """Mark the tensors of a result as on the CPU, and return it."""
+    if torch.compiler.is_dynamo_compiling():
+        return result
+    for each in result if isinstance(result, tuple | list) else (result,):
+        if isinstance(each, torch.Tensor) and each.device == _CPU:
+            setattr(each, _MARK, True)
+    return result
+
+
+def keep_in_callbacks(patches: Patches, mode: HostTensors) -> None:
+    """Keep a mode active in the user's functions that PyTorch calls inside its own.
+
+    PyTorch switches a mode off inside the functions that it handles. `Tensor.backward` is one, which calls backward
+    passes; every function whose operands autograd saves calls the hooks of `saved_tensors_hooks`.
     """
     run = torch.autograd._engine_run_backward
 
     def with_mode(*args: Any, **kwargs: Any) -> Any:
-        traced = torch._C._len_torch_dispatch_stack() > 0  # by PyTorch's compiler, on tensors without memory
-        with nullcontext() if traced else mode:
+        with mode.again():
             return run(*args, **kwargs)
 
     patches.set(torch.autograd, "_engine_run_backward", with_mode)
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    init = hooks.__init__
+
+    def init_with_mode(held: Any, pack_hook: Any, unpack_hook: Any) -> None:
+        init(held, mode.inside(pack_hook), mode.inside(unpack_hook))
+
+    patches.set(hooks, "__init__", init_with_mode)
+
+
+class _ThreadState(threading.local):
+    """The part of the mode that each thread has for itself."""
+
+    marks = True
 
 
 class HostTensors(TorchFunctionMode):
@@ -69,21 +101,67 @@ class HostTensors(TorchFunctionMode):
     def __init__(self, addresses: Addresses) -> None:
         super().__init__()
         self._is_active = True
+        self._thread = _ThreadState()
         self._special: dict[Any, Callable[..., Any]] = {
             torch.device: torch.device,
-            torch.Tensor.device.__get__: lambda tensor: CUDA if tensor.device == _CPU else tensor.device,
-            torch.Tensor.is_cuda.__get__: lambda tensor: tensor.device.type in ("cpu", "cuda"),
-            torch.Tensor.is_cpu.__get__: lambda tensor: False,
-            torch.Tensor.get_device: lambda tensor: 0,
-            torch.Tensor.cpu: lambda tensor, *_, **__: tensor.clone(),
+            torch._C._nn._parse_to: torch._C._nn._parse_to,  # of `Module.to`, which calls `Tensor.to`
+            torch.Tensor.device.__get__: _device,
+            torch.Tensor.is_cuda.__get__: lambda tensor: _device(tensor).type == "cuda",
+            torch.Tensor.is_cpu.__get__: lambda tensor: _device(tensor).type == "cpu",
+            torch.Tensor.get_device: lambda tensor: -1 if _device(tensor).type == "cpu" else 0,
+            torch.Tensor.cpu: lambda tensor, *_, **__: _to(tensor, "cpu"),
             torch.Tensor.cuda: lambda tensor, device=None, *_, **__: _to(tensor, "cuda" if device is None else device),
             torch.Tensor.to: _to,
             torch.Tensor.pin_memory: lambda tensor, *_, **__: tensor,
             torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
-            torch.Tensor.record_stream: lambda tensor, *_: None,
             torch.Tensor.data_ptr: addresses.note,
+            torch.Tensor.data.__set__: _set_data,
+            torch.Tensor.__repr__: self._text,
+            torch.Tensor.__format__: self._formatted,
+            torch.Tensor.type: _type,
             torch.nn.functional.layer_norm: _layer_norm,
         }
+
+    def again(self) -> AbstractContextManager[Any]:
+        """A block in which the mode is active, inside a function of PyTorch that has switched it off.
+
+        Not while PyTorch's compiler traces, on tensors without memory.
+        """
+        traced = torch._C._len_torch_dispatch_stack() > 0
+        return self if self._is_active and not traced else nullcontext()
+
+    def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function during which the mode is active."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with self.again():
+                return function(*args, **kwargs)
+
+        return called
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A graph that PyTorch's compiler has made: the CPU is the GPU's place in it."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            before, self._thread.marks = self._thread.marks, False
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._thread.marks = before
+
+        return called
+
+    def _text(self, tensor: Any, **contents: Any) -> str:
+        """`repr(tensor)`, which names the device."""
+        with self:
+            return str(torch._tensor_str._str(tensor, **contents))
+
+    def _formatted(self, tensor: Any, specification: str) -> str:
+        with self:
+            value = tensor if tensor.dim() else tensor.item()
+            return object.__format__(value, specification) if value is tensor else format(value, specification)
 
     def retire(self) -> None:
         """Map nothing any more: a thread of the program may go on after the block."""
@@ -104,7 +182,43 @@ class HostTensors(TorchFunctionMode):
         kwargs.pop("pin_memory", None)
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if self._thread.marks and (_named_cpu(device) or (device is None and _all_on_host(args))):
+            put_on_host(result)
+        return result
+
+
+def _device(tensor: Any) -> torch.device:
+    """The device that a tensor answers."""
+    return CUDA if tensor.device == _CPU and not is_on_host(tensor) else tensor.device
+
+
+def _named_cpu(device: Any) -> bool:
+    return device == "cpu" or (isinstance(device, torch.device) and device.type == "cpu")
+
+
+def _all_on_host(values: tuple[Any, ...]) -> bool:
+    """Return True if a call has tensors among its arguments, and the program has put all of them on the CPU."""
+    nested = (each if isinstance(each, tuple | list) else (each,) for each in values)
+    found = [is_on_host(each) for some in nested for each in some if isinstance(each, torch.Tensor)]
+    return bool(found) and all(found)
+
+
+def _set_data(tensor: Any, value: Any) -> None:
+    """`tensor.data = value`, by which modules move their parameters."""
+    tensor.data = value
+    if is_on_host(value):
+        put_on_host(tensor)
+    elif is_on_host(tensor):
+        delattr(tensor, _MARK)
+
+
+def _type(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """`Tensor.type`: the name of the tensor's type, or a conversion."""
+    found = tensor.type(*args, **kwargs)
+    if isinstance(found, str):
+        return found if _device(tensor).type == "cpu" else found.replace("torch.", "torch.cuda.", 1)
+    return put_on_host(found) if is_on_host(tensor) else found
 
 
 def _layer_norm(values: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -117,10 +231,17 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     """`Tensor.to`; where it names a device, the result has memory of its own."""
     device = kwargs.get("device", args[0] if args else None)
     if not (is_device(device) or is_index(device)):
-        return tensor.to(*args, **kwargs)
+        model = kwargs.get("other", device)
+        wanted = is_on_host(model if isinstance(model, torch.Tensor) else tensor)
+        moved = tensor.to(*args, **kwargs)
+        if moved is tensor and wanted != is_on_host(tensor):
+            moved = moved.clone()
+        return put_on_host(moved) if wanted else moved
     if "device" in kwargs:
         kwargs["device"] = host_of(device)
     else:
         args = (host_of(device), *args[1:])
     moved = tensor.to(*args, **kwargs)
-    return moved.clone() if moved is tensor else moved
+    if moved is tensor and not (is_on_host(tensor) and _named_cpu(device)):
+        moved = moved.clone()
+    return put_on_host(moved) if _named_cpu(device) else moved

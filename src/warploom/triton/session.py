@@ -15,20 +15,24 @@ from triton.runtime import driver as driver_config
 from warploom.checker.report import Report
 from warploom.diagnostics import Diag
 from warploom.host.launch import Launch
+from warploom.launcher import launch
 from warploom.programs.launches import Launched, Launches
+from warploom.triton.autocast import map_autocast
 from warploom.triton.benchmarks import quieten, tune_once
 from warploom.triton.compiled_graphs import compile_graphs
 from warploom.triton.cubins import assemble_on_demand
+from warploom.triton.cuda_graphs import answer_graphs, capturing
 from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, driver_class
 from warploom.triton.host_blas import answer_blas
 from warploom.triton.host_operators import redirect_operators
-from warploom.triton.host_tensors import HostTensors, keep_in_backward
+from warploom.triton.host_tensors import HostTensors, keep_in_callbacks
 from warploom.triton.kernel_caches import keep_apart
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 from warploom.triton.releases import release_of
 from warploom.triton.storages import Addresses, tables
+from warploom.triton.streams import answer_streams
 from warploom.triton.threads import map_in_threads
 
 _ACTIVE: list[Session] = []
@@ -93,18 +97,18 @@ class Session:
         patches = Patches()
         try:
             _ACTIVE.append(self)
-            self._replace(patches)
             tensors = HostTensors(self.addresses)
             patches.later(tensors.retire)
-            keep_in_backward(patches, tensors)
-            map_in_threads(patches, tensors)
+            self._replace(patches, tensors)
             with tensors:
                 yield self
         finally:
             patches.restore()
             _ACTIVE.clear()
 
-    def _replace(self, patches: Patches) -> None:
+    def _replace(self, patches: Patches, tensors: HostTensors) -> None:
+        keep_in_callbacks(patches, tensors)
+        map_in_threads(patches, tensors)
         driver = Driver(self)
         for name in self.release.driver_fields:
             patches.set(driver_config, name, driver)
@@ -122,9 +126,12 @@ class Session:
         patches.set(compiler, "hash", lambda backend: f"warploom-ptx-{backend.target.arch}")
         keep_apart(patches, f"{self.options.target} {self.options.sm_count}")
         answer(patches, self.options)
+        map_autocast(patches)
+        answer_streams(patches)
+        answer_graphs(patches)
         answer_blas(patches)
-        redirect_operators(patches)
-        compile_graphs(patches, self.options)
+        redirect_operators(patches, tensors)
+        compile_graphs(patches, self.options, tensors)
         tune_once(patches, self.options, self.dry)
         if not self.options.bench:
             quieten(patches)
@@ -133,22 +140,20 @@ class Session:
         """Run one call on the emulator, record it if asked to, and print what the kernel printed."""
         if self.is_dry:
             return
+        if (graph := capturing()) is not None:
+            memory = [each.bytes for each in call.storages]
+            graph.add_launch(memory, lambda: self._try(call), lambda: self.run(call))
+            return
         with self._one_at_a_time:
             self._run(call)
 
+    def _try(self, call: Call) -> None:
+        """Run a call that is captured, for its results only."""
+        with self._one_at_a_time:
+            launch(_launch_of(call), sms=self.options.sms, limit=self.options.limit)
+
     def _run(self, call: Call) -> None:
-        for words in tables(call.parameters):
-            call.storages.reach(words)
-        whole = Launch(
-            call.function.ptx,
-            call.grid,
-            (call.threads, 1, 1),
-            tuple(each.argument() for each in call.parameters),
-            call.function.name,
-            call.cluster,
-            call.function.shared_bytes,
-            at_host_address=tuple(each.bytes for each in call.storages.reached.values()),
-        )
+        whole = _launch_of(call)
         self._launches.check(whole)
         record, number = self.options.record, len(self.launches)
         if record is None:
@@ -162,3 +167,20 @@ class Session:
         """Raise `CheckError` with the reports that are REFUTED, each kernel's once."""
         if (error := self._launches.refuted()) is not None:
             raise error
+
+
+def _launch_of(call: Call) -> Launch:
+    """The launch of a call, with the memory that its pointer tables lead to."""
+    for words in tables(call.parameters):
+        call.storages.reach(words)
+    return Launch(
+        call.function.ptx,
+        call.grid,
+        (call.threads, 1, 1),
+        tuple(each.argument() for each in call.parameters),
+        call.function.name,
+        call.cluster,
+        call.function.shared_bytes,
+        at_host_address=tuple(each.bytes for each in call.storages.reached.values()),
+        labels=call.labels,
+    )

@@ -109,11 +109,20 @@ class Storages:
     def _storage(self, address: int, size: int, owner: Any, tensor: Any) -> Storage:
         found = self._by_address.get(address)
         if found is None or found.tensor is None:
-            held = (ctypes.c_uint8 * size).from_address(address)
-            held.owner = owner  # type: ignore[attr-defined]  # an array over the memory keeps the storage alive
-            bytes_ = found.bytes if found is not None else np.frombuffer(memoryview(held), np.uint8)
+            bytes_ = found.bytes if found is not None else _mapped(address, size, owner)
             self._by_address[address] = found = Storage(address, bytes_, tensor)
         return found
+
+
+def bytes_of(storage: Any) -> Bytes:
+    """The memory of a storage of PyTorch as an array, which keeps the storage alive."""
+    return _mapped(storage.data_ptr(), storage.nbytes(), storage)
+
+
+def _mapped(address: int, size: int, owner: Any) -> Bytes:
+    held = (ctypes.c_uint8 * size).from_address(address)
+    held.owner = owner  # type: ignore[attr-defined]  # an array over the memory keeps the storage alive
+    return np.frombuffer(memoryview(held), np.uint8)
 
 
 def tables(parameters: Iterable[Any]) -> Iterator[npt.NDArray[np.uint64]]:
