@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -145,5 +146,5 @@ def answer_streams(patches: Patches) -> None:
     patches.set(torch._C, "_cuda_getCurrentRawStream", lambda device: current_stream().cuda_stream)
     if hasattr(torch, "accelerator"):
         patches.set(torch.accelerator, "current_stream", lambda device=None: current_stream())
-        patches.set(torch.accelerator, "set_stream", lambda stream: _set_stream(stream))
+        patches.set(torch.accelerator, "set_stream", functools.partial(_set_stream))  # an object of its own
     patches.later(lambda: _set_stream(_DEFAULT))
