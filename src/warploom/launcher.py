@@ -27,6 +27,7 @@ from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
+from warploom.machine.core.deadlock_report import standing
 from warploom.machine.core.events import AnyObserver, Event
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
@@ -196,6 +197,7 @@ def launch(
             setup.at_end()
             return _report(running, time.perf_counter() - start)
         except WarploomError as error:
+            _add_warps(error, running)
             better = _without_dynamic_shared(error, running.setup) if isinstance(error, Fault) else None
             (better or error).printed = "".join(running.printed.pieces)
             if better is None:
@@ -222,10 +224,17 @@ def _run_once(setup: Setup) -> Run:
             running.run()
         return _report(running, time.perf_counter() - start)
     except WarploomError as error:
+        _add_warps(error, running)
         error.printed = "".join(running.printed.pieces)
         raise
     finally:
         running.discard()
+
+
+def _add_warps(error: WarploomError, running: Grid) -> None:
+    """Say what each warp was doing when a time limit of the whole program ended a launch."""
+    if error.diag is Diag.TIMEOUT and "waiters" not in error.fields:
+        error.notes += (f"in `{running.program.kernel.name}` on the emulator:", *standing(running))
 
 
 @dataclass

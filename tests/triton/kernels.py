@@ -137,6 +137,12 @@ def count(counter):
 
 
 @triton.jit
+def mark(out, at):
+    """A race: each program stores its number, plus one."""
+    tl.store(out + at, tl.program_id(0) + 1.0)
+
+
+@triton.jit
 def locked_sum(x, out, lock, turns, parts, BLOCK: tl.constexpr, ORDERED: tl.constexpr):
     """Adds the parts of a tile under a lock. All threads load the number of turns, and one stores it: without a barrier
     in between, a warp that is late finds the new one.

@@ -117,6 +117,33 @@ def test_timeout(tmp_path):
     done = run(tmp_path, "hang", options=("--timeout", "20"))
     assert done.returncode == 2
     assert "TIMEOUT" in done.stderr
+    assert "in __main__.<module>, line" in done.stderr
+
+
+LONG = """
+    import torch, triton, triton.language as tl
+
+    @triton.jit
+    def count(out, n):
+        total = 0
+        for i in range(n):
+            total = (total * 5 + i) ^ i
+            tl.store(out, total)
+
+    count[(1,)](torch.zeros(1, dtype=torch.int32, device="cuda"), 1 << 30)
+"""
+
+
+def test_a_timeout_within_a_launch_names_the_kernel_and_its_warps(tmp_path):
+    script = tmp_path / "long.py"
+    script.write_text(textwrap.dedent(LONG))
+    command = [sys.executable, "-m", "warploom", "triton", "--timeout", "20", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    assert done.returncode == 2
+    assert "TIMEOUT" in done.stderr
+    assert "in `count` on the emulator:" in done.stderr
+    assert "can run  `" in done.stderr
+    assert "in warploom" not in done.stderr
 
 
 def test_a_script_that_is_not_there(tmp_path):

@@ -118,6 +118,8 @@ def test_tensors_that_the_program_puts_on_the_cpu_answer_so():
             assert tensor.is_cuda
         host = x.cpu()
         assert host.cpu() is host
+        torch.testing.assert_close(host, torch.zeros(4, 4) + host)  # a reference without a device
+        torch.testing.assert_close(host, x.clone())
     assert x.is_cpu
 
 

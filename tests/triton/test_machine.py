@@ -549,3 +549,18 @@ def test_autotuning_in_one_thread_drops_no_launch_of_another():
             go.set()
             thread.join()
     assert torch.equal(out, torch.full((n,), 2.0))
+
+
+@pytest.mark.parametrize("grid", [(1.5,), ("2",), (1, 2.0)])
+def test_a_grid_that_is_not_of_integers(grid):
+    with pytest.raises(WarploomError, match="`grid` is") as caught, warploom.triton.machine():
+        kernels.add[grid](torch.ones(8), torch.ones(8), torch.ones(8), 8, BLOCK=16)
+    assert caught.value.code == "BAD_LAUNCH"
+
+
+def test_elements_in_messages_have_the_tensor_s_type_and_shape():
+    """Two programs write different values to one element of a matrix."""
+    out = torch.zeros(3, 5, dtype=torch.float16)
+    with pytest.raises(WarploomError) as caught, warploom.triton.machine(schedule="explore"):
+        kernels.mark[(2,)](out, 7)
+    assert "element (1, 2) of argument 0, out: float16[3, 5]" in str(caught.value)

@@ -100,7 +100,7 @@ def test_exploring_finds_a_lost_update_and_records_the_schedule(tmp_path):
         kernels.count[(4,)](counter)
     assert counter.item() == 4  # the results of the eager run
     assert caught.value.code == "SCHEDULE_DEPENDENT"
-    assert "is 1, under `eager` 4" in caught.value.what
+    assert "element 0 of argument 0, counter: int32[1] is 1, under `eager` 4" in caught.value.what
     assert replayed(tmp_path, "--schedule", "eager") == 0
     assert replayed(tmp_path, "--schedule", str(tmp_path / "000_count.schedule.json")) == 1
 

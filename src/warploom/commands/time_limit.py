@@ -20,7 +20,7 @@ def limited(seconds: float | None, what: str, command: str) -> Iterator[None]:
         raise Diag.BAD_COMMAND.error(what="--timeout needs a POSIX system", command=command)
 
     def expire(number: int, frame: FrameType | None) -> None:
-        raise Diag.TIMEOUT.error(what=what, seconds=seconds)
+        raise Diag.TIMEOUT.error(notes=_place(frame), what=what, seconds=seconds)
 
     before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -29,3 +29,18 @@ def limited(seconds: float | None, what: str, command: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _place(frame: FrameType | None) -> list[str]:
+    """The function of another package that was running; nothing inside a launch, which names its warps."""
+    innermost = frame
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "warploom.launcher":
+            return []
+        frame = frame.f_back
+    while innermost is not None and str(innermost.f_globals.get("__name__")).startswith("warploom"):
+        innermost = innermost.f_back
+    if innermost is None:
+        return []
+    code = innermost.f_code
+    return [f"in {innermost.f_globals.get('__name__')}.{code.co_qualname}, line {innermost.f_lineno}"]

@@ -29,6 +29,14 @@ _INTEGERS = {"i1": "u8", "i8": "s8", "i16": "s16", "i32": "s32", "i64": "s64"} |
 }
 _FLOATS = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "f32": "f32", "fp64": "f64"}
 _NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
+ELEMENTS = {
+    name: np.dtype(getattr(ml_dtypes, name, name))
+    for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+        "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+    )
+}  # fmt: skip
+"""NumPy's types of elements, by PyTorch's names."""
 _DESCRIPTOR = re.compile(r"tensordesc(?:_im2col)?<")
 
 
@@ -56,7 +64,16 @@ class Pointer:
     """Triton's name of what it points to: `fp16`, `i64`."""
 
     def argument(self) -> Any:
-        return self.storage.bytes[self.offset :]
+        """The memory from the address on, with the type and, if it is all of it, the shape of the tensor: messages
+        name elements.
+        """
+        memory, tensor = self.storage.bytes[self.offset :], self.storage.tensor
+        name = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+        if name not in ELEMENTS or len(memory) % tensor.element_size():
+            return memory
+        typed = memory.view(ELEMENTS[name])
+        whole = self.offset == 0 and tensor.is_contiguous() and tensor.numel() == len(typed)
+        return typed.reshape(tuple(tensor.shape)) if whole else typed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from warploom.host.launch import triple
 from warploom.triton.arguments import Parameter, Scalar, Signature, pointer
 from warploom.triton.benchmarks import once
 from warploom.triton.cuda_graphs import capturing
@@ -198,7 +199,7 @@ class Launcher:
         from warploom.triton.session import active_session
 
         session = active_session()
-        grid = (int(x), int(y), int(z))
+        grid = triple((x, y, z), "grid")
         if enter is not None:
             enter(described)
         if all(grid):

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from warploom.launch_file.writing import SUFFIX, recorded_path, text_of, writing
-from warploom.triton.arguments import Descriptor, Parameter, Pointer, Scalar
+from warploom.triton.arguments import ELEMENTS, Descriptor, Parameter, Pointer, Scalar
 from warploom.triton.driver import Call
 from warploom.triton.storages import Storage
 
-_DTYPES = {
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
-}  # fmt: skip
+_DTYPES = {"bool", *ELEMENTS}
 """Element types that launch files have; the memory of others is recorded as bytes."""
 
 

@@ -248,3 +248,22 @@ def test_library_kernels_give_the_same_bits(name):
         launch(bound, schedule=schedule, seed=seed)
         found.append(out.tobytes())
     assert found[0] == found[1] == found[2]
+
+
+FENCED = """ld.param.u64 %rd1, [out]; mov.u32 %r1, data; mov.u32 %r2, %tid.x; shl.b32 %r3, %r2, 2; add.u32 %r3, %r3, %r1;
+ st.shared.u32 [%r3], 7; {before} bar.sync 0; {after} setp.ne.u32 %p1, %r2, 0; @%p1 bra END;
+ cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 256; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+END:"""
+
+
+@pytest.mark.parametrize("schedule", ["weak", "lazy", "random"])
+@pytest.mark.parametrize(("place", "right"), [("before", True), ("after", True), ("", False)])
+def test_a_proxy_fence_on_either_side_of_a_barrier(schedule, place, right):
+    """A warp that fences after the barrier publishes stores of the other warp that are still in its buffer."""
+    fences = {"before": "", "after": "", place: "fence.proxy.async.shared::cta;"}
+    body, found = FENCED.format(**fences), []
+    for seed in SEEDS:
+        out = np.zeros(64, np.uint32)
+        run(body, "ptr:out", (out,), schedule=schedule, seed=seed, block=64)
+        found.append(bool((out == 7).all()))
+    assert all(found) if right else not all(found)

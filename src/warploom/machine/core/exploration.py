@@ -66,8 +66,8 @@ class Failure:
         if self.event is not None:
             text += f"; parts from a passing run where {_place(self.event)}"
         if self.array:
-            place = ", ".join(map(str, self.index))
-            text += f": {self.array}[{place}] is {self.found}, under `eager` {self.expected}"
+            place = self.index[0] if len(self.index) == 1 else self.index
+            text += f": element {place} of {self.array} is {self.found}, under `eager` {self.expected}"
         if self.written_by is not None:
             text += f"; written by {_place(self.written_by)}"
         return text

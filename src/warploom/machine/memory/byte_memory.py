@@ -26,8 +26,13 @@ SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 GLOBAL_BASE = 0x7F_0000_0000
 GLOBAL_GAP = 1 << 20
-_NEAR = 1 << 32
-"""An address that is farther from every buffer is not described by its distance."""
+_NEAR = 1 << 36
+"""An address that is farther from every buffer is not described by its distance: an index of 32 bits that overflowed
+comes as far as this."""
+_OVERFLOW = 1 << 31
+"""An address at least as far from its buffer may come from an index that overflowed."""
+_NULL = 1 << 16
+"""A smaller address comes from a null pointer."""
 SHARED_WINDOW = 0x1000_0000_0000
 LOCAL_WINDOW = 0x2000_0000_0000
 PARAM_WINDOW = 0x3000_0000_0000
@@ -85,7 +90,9 @@ class GlobalMemory:
         if low not in self._roots:
             size = high - low
             bytes_ = memoryview((ctypes.c_uint8 * size).from_address(low)) if size else b""
-            self._keep.append(root)
+            # Messages about elements use the array itself, where it is all of the memory.
+            whole = array.flags.c_contiguous and (mine, end) == (low, high)
+            self._keep.append(array if whole else root)
             region = self.add(
                 np.frombuffer(bytes_, np.uint8),
                 name,
@@ -142,15 +149,20 @@ class GlobalMemory:
         above = self.regions[at + 1] if at + 1 < len(self.regions) else None
         if below is not None and address < below.base + below.size:
             return f"address {address:#x} is byte {address - below.base} of `{below.name}` ({below.size} bytes)"
+        if address < _NULL:
+            return f"address {address:#x} is near 0: a null pointer"
         past = address - below.base - below.size if below is not None else None
         if (past is None or past > _NEAR) and (above is None or above.base - address > _NEAR):
             return f"address {address:#x} is in no buffer; they begin at {min((GLOBAL_BASE, *self._bases[:1])):#x}"
         if above is not None and (past is None or above.base - address <= past):
-            return f"address {address:#x} is {_bytes(above.base - address)} before `{above.name}` ({above.size} bytes)"
-        if below is None or past is None:
+            distance, where, nearest = above.base - address, "before", above
+        elif below is None or past is None:
             return f"address {address:#x} is in no buffer: the launch has none"
-        where = f"is {_bytes(past)} past the end of" if past else "is the first byte after"
-        return f"address {address:#x} {where} `{below.name}` ({below.size} bytes)"
+        else:
+            distance, where, nearest = past, "past the end of", below
+        place = f"is {_bytes(distance)} {where}" if distance else "is the first byte after"
+        why = ": an index may have overflowed" if distance >= _OVERFLOW else ""
+        return f"address {address:#x} {place} `{nearest.name}` ({nearest.size} bytes){why}"
 
     def load(self, address: int | Array, width: int, mask: Array | None, what: str) -> Any:
         """One value for a uniform address, else one per lane (zero where masked off)."""

@@ -96,19 +96,25 @@ class SharedMemory(FlatMemory):
         """The offset of a shared::cta address in `whole`."""
         return address & OFFSET_MASK
 
-    def write(self, address: int | Array, value: Any, width: int, mask: Array | None, what: str, warp: int) -> None:
-        """A generic store by a warp of the cluster; remembered until a proxy fence where the views are apart."""
-        self.store(address, value, width, mask, what)
-        self.wrote(address, width, mask, warp)
+    def write(
+        self, address: int | Array, value: Any, width: int, mask: Array | None, what: str, warp: int,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
+        """A generic store by a warp of the cluster; remembered until a proxy fence where the views are apart.
 
-    def wrote(self, address: int | Array, width: int, mask: Array | None, warp: int) -> None:
+        `number` is that of a store which was executed earlier.
+        """
+        self.store(address, value, width, mask, what)
+        self.wrote(address, width, mask, warp, number)
+
+    def wrote(self, address: int | Array, width: int, mask: Array | None, warp: int, number: int | None = None) -> None:
         """Remember a generic store that a warp has made to valid addresses."""
         if self.knowledge is None:
             return
         offsets = np.atleast_1d(np.asarray(address, np.int64)) - self.base + self.reserved
         if mask is not None and len(offsets) == len(mask):
             offsets = offsets[mask]
-        rows, number = offsets >> SHIFTS[width], self.knowledge.stored(warp)
+        rows, number = offsets >> SHIFTS[width], self.knowledge.stored(warp) if number is None else number
         self._stores.reshape(-1, width)[rows] = number
         self._unfenced.append((number, warp, rows, width))
         if len(self._unfenced) > self._most:

@@ -133,9 +133,11 @@ class StoreBuffers:
         else:
             space, home, warp = "shared", g.cta.cluster, g.number
             memory.index(at, width, what)
+            # Threads that synchronise with the warp from now on know of the store, and may fence it before that.
+            known_as = None if memory.knowledge is None else memory.knowledge.stored(warp)
 
             def write() -> None:
-                memory.write(at, value, width, None, what, warp)
+                memory.write(at, value, width, None, what, warp, known_as)
 
         places = at.astype(np.int64)
         self._touch(g, home, places, width)
