@@ -70,6 +70,15 @@ class Findings:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def saved(self) -> tuple[dict[Hashable, tuple[Finding, int]], int]:
+        """The findings up to now, to go back to."""
+        return {key: (group.finding, group.count) for key, group in self._groups.items()}, self.left_out
+
+    def restore(self, saved: tuple[dict[Hashable, tuple[Finding, int]], int]) -> None:
+        """Forget what was found since."""
+        groups, self.left_out = saved
+        self._groups = {key: _Group(*group) for key, group in groups.items()}
+
     def party(self, source: Source, event: Event, action: str, **more: object) -> Party:
         """The party of an event."""
         agent = event.agent

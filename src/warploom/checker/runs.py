@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import steering
 from warploom.checker.equal_clusters import Clusters
+from warploom.checker.model.memories import Unjudged
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cuts import Cuts, WatchedGrid
+from warploom.checker.recurrence.state import groups_left
 from warploom.checker.rules import Rules
 from warploom.diagnostics import Fault, Stuck, WarploomError
 from warploom.host.launch import Launch
@@ -59,10 +63,34 @@ def checked_run(
 
     With `refuses`, no request for work is granted, so that every cluster does its own.
     """
+    counted, found = (Counter(rules.assumed), Counter(rules.relaxed)), findings.saved()
+    run = partial(_run, launch, rules, findings, sms=sms, limit=limit, watch=watch, refuses=refuses)
+    try:
+        return run(leaves_out=watch is None)
+    except Unjudged:
+        rules.assumed, rules.relaxed = counted
+        findings.restore(found)
+        return run(leaves_out=False)
+
+
+def _run(
+    launch: Launch,
+    rules: Rules,
+    findings: Findings,
+    *,
+    sms: int | None,
+    limit: int | None,
+    watch: Callable[[Checker], Cuts] | None,
+    refuses: bool,
+    leaves_out: bool,
+) -> Checked:
+    """A checked run; `leaves_out` judges equal passes of loops once, and raises `Unjudged` where all must be judged."""
     checker = Checker(rules, findings)
     schedule = Refusing() if refuses else Eager()
-    clusters = Clusters(checker) if watch is None else None
-    setup = copied(prepare(launch, schedule, sms, limit, (clusters or checker,), None))
+    setup = copied(prepare(launch, schedule, sms, limit, (), None))
+    near = groups_left(setup.program.flow) if leaves_out else None
+    clusters = Clusters(checker, near) if watch is None else None
+    setup = replace(setup, observers=(clusters or checker,))
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
@@ -73,10 +101,10 @@ def checked_run(
     except (Fault, Stuck) as found:
         error = found
     finally:
-        if clusters is not None:
-            clusters.finish()
         used, most_resident, taken_over = grid.used, grid.most_resident, grid.taken_over
         grid.discard()
+    if clusters is not None:
+        clusters.finish()
     return Checked(checker, setup.program, error, used, cuts, most_resident, taken_over)
 
 

@@ -175,6 +175,15 @@ class Mbarriers:
                 each.set(component, time, (X,))
         self._arrivals = Arrivals(warp, number, last.lanes | event.lanes, warp.time, every, clocks)
 
+    def arriving(self) -> tuple[object, ...] | None:
+        """The latest arrivals and their barriers, if more of the same instruction would take effect with them."""
+        last = self._arrivals
+        if last is None or last.time != last.warp.time:
+            return None
+        clocks = {id(clock) for clock in last.clocks}
+        places = sorted(place for place, ledger in self.ledgers.items() if id(ledger.clock) in clocks)
+        return last.warp.cta, last.warp.number, last.source, last.lanes, [part for part, _ in last.parts], places
+
     def _add(
         self, ledger: Ledger, event: Event, clock: Clock, component: int, time: int, pending: Pending | None
     ) -> None:
@@ -317,6 +326,8 @@ class _Round:
 
     clock: Clock
     came: dict[int, int] = field(default_factory=dict)
+    waiting: int = 0
+    """The lanes of a warp that have come and have not gone on."""
 
 
 class Meetings:
@@ -401,6 +412,7 @@ class Meetings:
         name = event.barrier
         assert name is not None
         met = self._round((name.kind, name.cta, name.address), event.phase or 0, warp.components)
+        met.waiting |= event.lanes
         for part in self._agents.act(warp, event.lanes):
             met.clock.join(part.clock)
 
@@ -412,6 +424,7 @@ class Meetings:
         gathered = self._rounds.get((name.kind, name.cta, name.address), {}).get(event.phase or 0)
         if gathered is None:
             return
+        gathered.waiting &= ~event.lanes
         for part in parts:
             if _orders_memory(event) or self._rules.lenient:
                 part.clock.join(gathered.clock)
@@ -421,10 +434,19 @@ class Meetings:
                 self._rules.relaxed["warp-collectives"] += 1
                 part.clock.follow(gathered.clock)
 
+    def newest(self) -> dict[Hashable, int]:
+        """The number of the latest round of each barrier."""
+        return {key: max(rounds) for key, rounds in self._rounds.items() if rounds}
+
     def describe(self, form: Form, counts: dict[int, int]) -> None:
         """Add the rounds to a normal form, and their present counts."""
         for key, rounds in sorted(self._rounds.items(), key=repr):
-            if not rounds or key[0] == "warp":  # type: ignore[index]
+            if key[0] == "warp":  # type: ignore[index]
+                for number, met in sorted(rounds.items()):
+                    if met.waiting:
+                        form.clock(("lanes", key, number, met.waiting), met.clock)
+                continue
+            if not rounds:
                 continue
             newest = max(rounds)
             if key[0] == "named":  # type: ignore[index]

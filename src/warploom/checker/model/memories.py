@@ -16,7 +16,7 @@ from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
-from warploom.checker.model.shadow import BLIND, Access, Shadow, Sight
+from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import Event, Placed, Started, Touch
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
 """The semantics of strong accesses that are not atomic updates."""
+
+
+def is_strong(semantics: str) -> bool:
+    """True for the semantics of a strong access."""
+    return semantics in STRONG or semantics.startswith("atomic")
+
+
 GlobalTouch = tuple["Access", "Array", int]
 """An access to global memory: its addresses, and the bytes at each."""
 _PRIVATE = frozenset({"param", "const", "local", "register"})
@@ -38,15 +45,21 @@ _RECEIVED = slice(X, PT + 1)
 _MOST_DISORDERED = 1 << 12
 
 
+class Unjudged(Exception):
+    """An access to global memory meets one that was passed over: every event must be judged."""
+
+
 class _Array:
     """The shadow of an array in global memory; while it is only read, the reads are just listed."""
 
-    __slots__ = ("is_read", "reads", "shadow")
+    __slots__ = ("is_read", "passed_over", "reads", "shadow")
 
     def __init__(self) -> None:
         self.reads: list[GlobalTouch] | None = []
         self.shadow = Shadow(_GLOBAL_BITS, recurring=False)
         self.is_read = False
+        self.passed_over = False
+        """True if reads were not listed."""
 
 
 class Memories:
@@ -86,7 +99,7 @@ class Memories:
             return
         parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
-        strong = semantics in STRONG or semantics.startswith("atomic")
+        strong = is_strong(semantics)
         polls = list[tuple[Access, bytes]]()
         for part in parts:
             for touch in event.touches:
@@ -94,9 +107,8 @@ class Memories:
                 if strong:
                     self._synchronise(event, own, part, warp, writes=writes)
                 access = Access(
-                    event.source, warp.cta, warp.number, part.mask & event.lanes, writes=writes, space=touch.space,
-                    proxy=touch.proxy or "generic", components=warp.components, component=part.component,
-                    value=warp.time,
+                    event.source, warp.cta, warp.number, part.mask & event.lanes, writes, touch.space,
+                    touch.proxy or "generic", warp.components, part.component, warp.time,
                 )  # fmt: skip
                 access.changes = event.changes
                 if strong:
@@ -123,7 +135,7 @@ class Memories:
         shadow = self.of_ctas.get((touch.space, touch.cta))
         if shadow is None:
             shadow = self.of_ctas[touch.space, touch.cta] = Shadow(_CTA_BITS, recurring=True)
-        region = shadow.region_of(touch, _linear)
+        region = shadow.region_of(touch, _linear) if access.asynchronous else shadow.region(_linear(touch), touch.width)
         fresh, pairs = shadow.access(region, access, self._sight(access, clock))
         for old, own in pairs:
             self._judge(touch, part, clock, old, access, own)
@@ -153,25 +165,62 @@ class Memories:
 
     def _array(self, addresses: Array, width: int, access: Access) -> _Array | None:
         """The array of an access that has to be judged; None for a read of one that was only read."""
-        first = int(addresses[0])
-        at = bisect_right(self._bases, first) - 1
-        inside = at >= 0 and first < self._placed[at].base + self._placed[at].size
-        base = self._placed[at].base if inside else -1 - (first >> 24)
+        array = self._array_at(int(addresses[0]))
+        array.is_read |= not access.writes
+        if array.reads is not None and not access.writes:
+            array.reads.append((access, addresses, width))
+            return None
+        self._begin_writes(array)
+        return array
+
+    def _array_at(self, address: int) -> _Array:
+        at = bisect_right(self._bases, address) - 1
+        inside = at >= 0 and address < self._placed[at].base + self._placed[at].size
+        base = self._placed[at].base if inside else -1 - (address >> 24)
         array = self._arrays.get(base)
         if array is None:
             array = self._arrays[base] = _Array()
-        array.is_read |= not access.writes
+        return array
+
+    def _begin_writes(self, array: _Array) -> None:
+        """An array is no longer only read."""
         if array.reads is not None:
-            if not access.writes:
-                array.reads.append((access, addresses, width))
-                return None
+            if array.passed_over:
+                raise Unjudged
             for old, before, size in array.reads:
                 array.shadow.access(array.shadow.region(before, size), old)
             array.reads = None
-        return array
+
+    def pass_over(self, addresses: Array, width: int, *, writes: bool) -> None:
+        """Take note of an access to global memory that is not judged, because it is equal to one that was.
+
+        That is right as long as nothing else accesses these bytes, or no other access to the array is a write. Lanes of
+        one warp that have parted are others to each other.
+        """
+        if not len(addresses):
+            return
+        array = self._array_at(int(addresses[0]))
+        if not writes:
+            array.is_read = array.passed_over = True
+            if array.reads is None:
+                raise Unjudged
+            return
+        self._begin_writes(array)
+        if (np.diff(np.sort(addresses)) < width).any():
+            raise Unjudged
+        for number in array.shadow.region(addresses, width):
+            atom = array.shadow.atoms[number]
+            if atom.write is not None or atom.reads:
+                raise Unjudged
+            atom.write = PASSED_OVER
+        if self.recorded is not None:
+            self.recorded.append((PASSED_OVER, addresses, width))
 
     def repeat(self, access: Access, cta: Triple, components: Components, addresses: Array, width: int) -> None:
         """Judge an access to global memory of a cluster that is equal to another one, against all other clusters."""
+        if access is PASSED_OVER:
+            self.pass_over(addresses, width, writes=True)
+            return
         new = access.of_cluster(cta, components)
         array = self._array(addresses, width, new)
         if array is None:
@@ -194,6 +243,8 @@ class Memories:
         return clock.rows, P if new.space == "shared" else PG, G
 
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
+        if old is PASSED_OVER:
+            raise Unjudged
         equal = self._rules.assumed["equal-values"]
         problem = self._rules.judge(old, new, clock)
         if problem is None:

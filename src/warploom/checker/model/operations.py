@@ -8,10 +8,11 @@ thread's, a warp's or a warpgroup's engine.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import is_
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, TB, Clock, Components, G, Known, P, T, Triple, X
@@ -153,9 +154,8 @@ class Operations:
             if touch.verb in ("reads", "writes") and touch.space != "register":
                 writes = touch.verb == "writes"
                 access = Access(
-                    event.source, warp.cta, warp.number, event.lanes, writes=writes, space=touch.space,
-                    proxy=touch.proxy, components=warp.components,
-                    component=engine.writes if writes else engine.reads, value=engine.value,
+                    event.source, warp.cta, warp.number, event.lanes, writes, touch.space, touch.proxy, warp.components,
+                    engine.writes if writes else engine.reads, engine.value,
                 )  # fmt: skip
                 access.asynchronous, access.pipe = True, engine.pipe
                 if is_reduction and touch.space != "tensor":
@@ -193,7 +193,7 @@ class Operations:
         lane = (event.lanes & -event.lanes).bit_length() - 1
         match group.kind:
             case "tcgen05":
-                pipe = ("tcgen05", warp.cta, warp.number, lane)
+                pipe = engine_of(group.kind, warp.cta, warp.number, event.lanes)
                 component = components.of(pipe)
                 self._latest[component] = value
                 if carried is not None:
@@ -203,7 +203,7 @@ class Operations:
                 return _Engine(component, component, value, pipe)
             case "wgmma":
                 self.remember(warp, group.number, event.lanes)
-                component = components.of(("wgmma", warp.cta, warp.number // WARPGROUP))
+                component = components.of(engine_of(group.kind, warp.cta, warp.number, event.lanes))
                 self._latest[component] = value
                 return _Engine(component, component, value)
             case "bulk":
@@ -214,7 +214,7 @@ class Operations:
                 return _Engine(components.of(("bulk reads", *thread)), components.of(("bulk", *thread)), number)
             case "cp.async":
                 return self._copy(event, warp, carried)
-        component = components.of((group.kind, warp.cta, warp.number))
+        component = components.of(engine_of(group.kind, warp.cta, warp.number, event.lanes))
         self._latest[component] = value
         return _Engine(component, component, value)
 
@@ -270,7 +270,7 @@ class Operations:
         rows: tuple[int, ...] = (X, G)
         if group.kind == "wgmma":
             rows = (X, G, P, PG)
-            component = warp.components.of(("wgmma", warp.cta, warp.number // WARPGROUP))
+            component = warp.components.of(engine_of(group.kind, warp.cta, warp.number, event.lanes))
             self._rules.assumed["wgmma-warpgroup"] += 1
             issuers = self._issuers.get((warp.cta, warp.number // WARPGROUP), {})
             before = max((number for number in issuers if number < group.number), default=None)
@@ -278,7 +278,7 @@ class Operations:
                 for part in parts:
                     part.clock.follow(issuers[before])
         else:
-            component = warp.components.of((group.kind, warp.cta, warp.number))
+            component = warp.components.of(engine_of(group.kind, warp.cta, warp.number, event.lanes))
             if group.kind in ("tensor load", "tensor store"):
                 rows = (X, G, T)
         self._latest[component] = max(self._latest.get(component, 0), group.number)
@@ -315,6 +315,16 @@ class Operations:
         for part in parts:
             part.history.append(Sync(event.source, part.clock.copy()))
 
+    def in_flight(self) -> int:
+        """The number of operations that have not completed."""
+        over = set(self._over)
+        return len([number for number in self._pending if number not in over])
+
+    def latest(self) -> dict[Hashable, int]:
+        """The latest group of each engine of the one cluster that runs."""
+        (components,) = self._agents.clusters.values()
+        return {components.keys[component]: number for component, number in self._latest.items()}
+
     def describe(self, form: Form, counts: dict[int, int]) -> None:
         """Add the groups and operations to a normal form, and their present counts."""
         counts |= self._latest
@@ -342,8 +352,7 @@ class Operations:
                 for number, then in copies.open:
                     ago = [after - before for after, before in zip(now, then, strict=True)]
                     form.plain("copy", form.value(component, number), ago)
-        over = set(self._over)
-        form.plain("pending", len([number for number in self._pending if number not in over]))
+        form.plain("pending", self.in_flight())
 
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the operations of CTAs that have ended."""
@@ -351,6 +360,14 @@ class Operations:
         self._issuers = {key: value for key, value in self._issuers.items() if key[0] not in ctas}
         self._bulk = {thread for thread in self._bulk if thread[0] not in ctas}
         self._copies = {key: value for key, value in self._copies.items() if key[0] not in ctas}
+        self._latest.clear()  # of the components of one cluster; it is asked for where clusters run one after the other
+
+
+def engine_of(kind: str, cta: Triple, warp: int, lanes: int) -> tuple[Any, ...]:
+    """The engine that numbers groups of a kind: a thread's, a warp's or a warpgroup's."""
+    if kind == "tcgen05":
+        return kind, cta, warp, (lanes & -lanes).bit_length() - 1
+    return kind, cta, warp // WARPGROUP if kind == "wgmma" else warp
 
 
 def _bits(lanes: int) -> list[int]:

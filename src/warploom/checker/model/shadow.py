@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.checker.model.clocks import Components, Rows, Triple
+from warploom.diagnostics import Loc
 from warploom.machine.core.events import Source, Touch
+from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]
 _COARSE = 4
 """Cells start with 16 bytes, and become smaller where an access needs it."""
 _MOST_REGIONS = 1 << 14
-_MOST_TOUCHES = 256
+_MOST_TOUCHES = 1024
 _MOST_BEFORE = 64
 """Accesses before a strong write that are kept."""
 
@@ -35,7 +37,7 @@ class Access:
     )  # fmt: skip
 
     def __init__(
-        self, source: Source, cta: Triple, warp: int, lanes: int, *, writes: bool, space: str, proxy: str,
+        self, source: Source, cta: Triple, warp: int, lanes: int, writes: bool, space: str, proxy: str,
         components: Components, component: int, value: int | None,
     ) -> None:  # fmt: skip
         self.source, self.cta, self.warp, self.lanes = source, cta, warp, lanes
@@ -56,6 +58,13 @@ class Access:
         made = copy(self)
         made.cta, made.components, made.pipe = cta, components, None
         return made
+
+
+PASSED_OVER = Access(
+    Source(Loc("<machine>", 0), Instruction("")), (0, 0, 0), 0, 0, writes=True, space="global", proxy="generic",
+    components=Components((-1, -1, -1)), component=-1, value=None,
+)  # fmt: skip
+"""A write that was not judged: another access to its bytes would have to be judged with it."""
 
 
 class Atom:
@@ -104,7 +113,7 @@ class Shadow:
         self._members: dict[int, list[list[int]]] = {}
 
     def region_of(self, touch: Touch, linear: Callable[[Touch], Array]) -> list[int]:
-        """The atoms of a touch; operands in shared memory and TMEM come again and again as the same object."""
+        """The atoms of a touch that comes again and again as the same object, as operands of MMAs do."""
         found = self._of_touches.get(id(touch))
         if found is not None and found[0] is touch:
             return found[1]
@@ -210,59 +219,47 @@ class Shadow:
 
         An earlier access that is in sight needs no judgement: most are.
         """
-        atoms, fresh, pairs, last = self.atoms, False, list[Pair](), None
-        rows, generic, other = sight
+        atoms, fresh, pairs = self.atoms, False, list[Pair]()
         component, components = new.component, new.components
-        width = 0 if rows is None else rows.shape[1]
+        # Most atoms of a region remember the same as the one before, and are then left with the same.
+        last_write: object = self
+        last_reads = after = tuple[Access, ...]()
         if new.writes:
             for number in region:
                 atom = atoms[number]
-                own = False
-                for old in (*atom.reads, atom.write):
-                    if old is None:
-                        continue
-                    is_write = old is atom.write
-                    if not is_write and old.component == component and old.components is components and not old.writes:
-                        own = True
-                    value = old.value
-                    if (
-                        rows is None
-                        or value is None
-                        or old.components is not components
-                        or old.component >= width
-                        or rows[generic if old.proxy == "generic" else other, old.component] < value
-                        or (old.scope and new.scope)
-                    ):
-                        pairs.append((old, own and is_write))
-                atom.write, atom.reads = new, _before(atom) if new.scope else ()
+                write, reads = atom.write, atom.reads
+                if write is not last_write or reads is not last_reads:
+                    last_write, last_reads = write, reads
+                    own = False
+                    for old in reads:
+                        if old.component == component and old.components is components and not old.writes:
+                            own = True
+                        pairs += self._unseen(old, new, sight)
+                    if write is not None:
+                        pairs += [(old, own) for old, _ in self._unseen(write, new, sight)]
+                    after = _before(atom) if new.scope else ()
+                atom.write, atom.reads = new, after
             return False, _once(pairs)
         for number in region:
             atom = atoms[number]
             write, reads = atom.write, atom.reads
-            if write is None:
-                fresh = True
-            elif write is not last:
-                last, value = write, write.value
-                if (
-                    rows is None
-                    or value is None
-                    or write.components is not components
-                    or write.component >= width
-                    or rows[generic if write.proxy == "generic" else other, write.component] < value
-                    or (write.scope and new.scope)
-                ):
-                    pairs.append((write, False))
-            if not reads:
-                atom.reads = (new,)
-            elif reads[-1] is not new:
-                kept = []
-                for each in reads:
-                    if each.writes:
-                        pairs += self._unseen(each, new, sight)
-                        kept.append(each)
-                    elif each.component != component or each.components is not components:
-                        kept.append(each)
-                atom.reads = (*kept, new)
+            if write is not last_write or reads is not last_reads:
+                last_reads, after = reads, (new,)
+                if write is None:
+                    fresh = True
+                elif write is not last_write:
+                    pairs += self._unseen(write, new, sight)
+                last_write = write
+                if reads:
+                    kept = []
+                    for each in reads:
+                        if each.writes:
+                            pairs += self._unseen(each, new, sight)
+                            kept.append(each)
+                        elif each.component != component or each.components is not components:
+                            kept.append(each)
+                    after = (*kept, new)
+            atom.reads = after
         return fresh, _once(pairs)
 
     def is_seen(self, region: list[int], new: Access, sight: Sight) -> bool:
@@ -278,13 +275,19 @@ class Shadow:
 
     @staticmethod
     def _unseen(old: Access, new: Access, sight: Sight) -> list[Pair]:
-        """The pair of an earlier access and a later one, if that does not see it."""
+        """The pair of an earlier access and a later one, if that does not see it.
+
+        Operations of one pipe execute in order.
+        """
         (rows, generic, other), value = sight, old.value
+        if rows is None or (old.scope and new.scope):
+            return [(old, False)]
+        pipe = old.pipe
+        if pipe is not None and pipe == new.pipe:
+            return []
         if (
-            rows is None
-            or value is None
+            value is None
             or old.components is not new.components
-            or (old.scope and new.scope)
             or old.component >= rows.shape[1]
             or rows[generic if old.proxy == "generic" else other, old.component] < value
         ):

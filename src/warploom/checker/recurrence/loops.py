@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from warploom.checker.recurrence.state import groups_left
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
 from warploom.ptx.analysis.liveness import live_at_entry, read
 from warploom.ptx.analysis.uniformity import registers_of, written
@@ -22,8 +23,6 @@ Expression = Any
 
 _SIGNALS = frozenset({"arrives", "expects", "completes", "waits", "syncs", "commits", "drains", "allocates", "frees"})
 _DEEPEST = 24
-_ALL_GROUPS = 9
-"""Groups that waits may refer to where their number is not an immediate: the issuers of so many are remembered."""
 _STEPS = 3
 _FREE_SPACES = frozenset({"global", "param", "const", "local"})
 _ORACLE = "clusterlaunchcontrol.query_cancel.is_canceled"
@@ -64,7 +63,7 @@ class Steering:
     data_loads: tuple[Op, ...] = ()
     asks: bool = False
     """True if answers of cluster launch control decide how many tiles a cluster computes."""
-    near: int = _ALL_GROUPS
+    near: int = 0
     """Groups, the latest first, that a wait may refer to: two more than the most that one leaves unfinished."""
 
 
@@ -148,7 +147,7 @@ class Loops:
                 work += read(op)
         made.registers, made.specials = frozenset(reached), frozenset(specials)
         made.shared_loads, made.data_loads = tuple(shared.values()), tuple(data.values())
-        made.near = self._near()
+        made.near = groups_left(self.flow)
         return made
 
     def _is_test_of_passes(self, op: Op, value: Expression, counted: Iterable[Counted]) -> bool:
@@ -180,14 +179,6 @@ class Loops:
         if not inputs or any(live_at_entry(self.flow, sorted(between))):
             return None
         return sorted(inputs)
-
-    def _near(self) -> int:
-        waits = [
-            op for block in self.flow.blocks for op in block.ops if any(e.verb == "drains" for e in op.form.effects)
-        ]
-        left = [operand for op in waits for operand in op.operands.values() if not isinstance(operand, Address)]
-        counts = [int(each.value) if isinstance(each, Immediate) else _ALL_GROUPS for each in left]
-        return min(max(counts, default=0) + 2, _ALL_GROUPS)
 
     def block_of(self, op: Op) -> int:
         """The block that an instruction is in."""

@@ -19,15 +19,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.checker.model.clocks import ROWS, Clock, Components, Known, fitted
+from warploom.checker.model.clocks import ROWS, Clock, Components, Known, Triple, X, fitted
 from warploom.checker.model.shadow import Access, Shadow
 from warploom.checker.observer import Checker
 from warploom.machine.core.cta import Cluster, Cta, Generation
 from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
+from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.syntax.model import Address, Immediate
 
 _PHASES = 3
 """Phases and rounds whose distance to the present one is part of a state: it and the two before are compared with."""
 _NONE = -1
+_ALL_GROUPS = 9
+"""Groups that waits may refer to where their number is not an immediate: the issuers of so many are remembered."""
 
 
 class Unfit(Exception):
@@ -152,13 +156,41 @@ def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[tuple[
     return repr((at != 0, write, sorted(repr(named[places[id(read)]]) for read in atom.reads)))
 
 
+def groups_left(flow: Flow) -> int:
+    """Groups, the latest first, that a wait of a kernel may refer to: two more than the most that one leaves."""
+    waits = [op for block in flow.blocks for op in block.ops if any(e.verb == "drains" for e in op.form.effects)]
+    left = [operand for op in waits for operand in op.operands.values() if not isinstance(operand, Address)]
+    counts = [int(each.value) if isinstance(each, Immediate) else _ALL_GROUPS for each in left]
+    return max(counts, default=0) + 2
+
+
 def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]], near: int) -> bytes:
     """The normal form of a cluster's state; `live` has the steering registers that are live at each block.
 
     `near` is the number of groups whose distance to the latest is part of it: more than waits leave unfinished.
     """
-    ctas = {cta.index for cta in cluster.ctas}
-    components = checker.agents.cluster(cluster.ctas[0].index)
+    form, counts = _knowledge(checker, cluster.ctas[0].index, near)
+    for place, ledger in sorted(checker.barriers.ledgers.items()):
+        form.plain(place, ledger.phase & 1)
+    for cta in cluster.ctas:
+        form.plain(*_machine(cta, live))
+    form.plain(_cluster_barrier(cluster))
+    return form.digest(counts, _shadows(checker, {cta.index for cta in cluster.ctas}))
+
+
+def knowledge_of(checker: Checker, ctas: set[Triple], near: int) -> bytes:
+    """The normal form of the checker's part of a cluster's state, without the emulator's."""
+    form, counts = _knowledge(checker, min(ctas), near)
+    return form.digest(counts, _shadows(checker, ctas))
+
+
+def _shadows(checker: Checker, ctas: set[Triple]) -> list[tuple[object, Shadow]]:
+    return [(key, shadow) for key, shadow in sorted(checker.memories.of_ctas.items(), key=repr) if key[1] in ctas]
+
+
+def _knowledge(checker: Checker, first: Triple, near: int) -> tuple[_Form, dict[int, int]]:
+    """The normal form of what the checker remembers of the one cluster that runs, but for the shadows of memories."""
+    components = checker.agents.cluster(first)
     if checker.memories.publishes:
         raise Unfit("flags in memory")
     form = _Form(components, near)
@@ -169,33 +201,31 @@ def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]
             form.clock(("warp", key, part.mask, part.component), part.clock)
             form.clock("fenced", part.fenced)
             form.clock("seen", part.seen)
-            form.plain(part.fenced_scope, form.value(part.component, part.whole))
+            # The next operation is issued at the present time, by lanes whose own last action may be older.
+            own = warp.time, part.clock.value(X, part.component), part.whole
+            form.plain(part.fenced_scope, [form.value(part.component, time) for time in own])
             form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
     for place in sorted(checker.barriers.ledgers):
         _add_ledger(form, counts, place, checker.barriers.ledgers[place])
+    form.plain(checker.barriers.arriving())
     checker.meetings.describe(form, counts)
     checker.lifetimes.describe(form)
-    for cta in cluster.ctas:
-        form.plain(*_machine(cta, live))
-    form.plain(_cluster_barrier(cluster))
-    shadows = [(key, shadow) for key, shadow in sorted(checker.memories.of_ctas.items(), key=repr) if key[1] in ctas]
-    return form.digest(counts, shadows)
+    return form, counts
 
 
 def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any) -> None:
     now = ledger.phase
     counts[ledger.component] = now
     made = None if ledger.made_by is None else form.value(*ledger.made_by)
-    form.plain(place, now & 1, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made, ledger.is_fenced)
+    form.plain(place, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made, ledger.is_fenced)
     form.clock("contributions", ledger.clock)
     form.clock("arrivals", ledger.arrived)
     for phase, ended in sorted(ledger.ended.items()):
         form.plain("ended", phase - now, ended.is_asynchronous)
         if not ended.is_asynchronous:
             form.plain([(each, form.value(each, time)) for each, time in sorted(ended.contributed.items())])
-        if phase == now - 1:
-            form.clock("ended", ended.clock)
+        form.clock("ended", ended.clock)
     form.plain([(each, form.value(each, time)) for each, time in sorted(ledger.contributed.items())])
     for phase, waiters in sorted(ledger.waiters.items()):
         if phase >= now - 2:

@@ -34,6 +34,8 @@ Slices = tuple[slice, ...]
 
 _MOST_WINDOWS = 1 << 12
 """Coordinates that a tensor map remembers."""
+_NEGATIVE = 1 << 31
+"""Registers with larger values are coordinates below 0."""
 _UNDEFINED = 0xFF
 """The byte that the emulator leaves in padding that PTX calls uninitialised."""
 
@@ -58,7 +60,7 @@ def _check(geometry: BoxGeometry, coords: Sequence[int], *, storing: bool) -> No
         raise Diag.BAD_COORDINATES.error(coords=tuple(coords), what=", and ".join(broken))
 
 
-def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None, int, list[int], list[int]]:
+def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None, int, Sequence[int], Sequence[int]]:
     """The part of a box inside the tensor.
 
     Its slices of the box in elements (None: all of it), and its offset, counts and strides in global memory; the
@@ -91,7 +93,7 @@ def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None
     return None if whole else tuple(reversed(inside)), offset, counts[::-1], strides[::-1]
 
 
-def _rows(memory: Bytes, offset: int, counts: list[int], strides: list[int]) -> Bytes:
+def _rows(memory: Bytes, offset: int, counts: Sequence[int], strides: Sequence[int]) -> Bytes:
     """Rows of bytes in global memory: a view. An empty one needs no memory."""
     if 0 in counts:
         return np.empty(counts, np.uint8)
@@ -121,13 +123,30 @@ def _known_window(geometry: BoxGeometry, coords: tuple[int, ...]) -> Any:
         if inside is not None:
             count_of = geometry.element.global_row_bytes
             inside = (*inside[:-1], slice(count_of(inside[-1].start), count_of(inside[-1].stop)))
-        elif not (geometry.element.rounds_to_tf32 or geometry.element.padded):
-            rows = _whole_rows(tuple(counts), tuple(strides))
-            source = None if rows is None else (offset, rows)
+        else:
+            counts, strides = _one(tuple(counts)), _one(tuple(strides))
+            if not (geometry.element.rounds_to_tf32 or geometry.element.padded):
+                rows = _whole_rows(counts, strides)
+                source = None if rows is None else (offset, rows)
         if len(geometry.windows) >= _MOST_WINDOWS:
             geometry.windows.clear()
         known = geometry.windows[coords] = inside, offset, counts, strides, source
     return known
+
+
+@lru_cache(maxsize=256)
+def _one(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for equal tuples: the boxes inside a tensor have the same counts and strides."""
+    return numbers
+
+
+def window_of(geometry: BoxGeometry, coords: tuple[int, ...]) -> Any:
+    """The window of a box that is loaded; None for coordinates that are to be examined first."""
+    known = geometry.windows.get(coords)
+    if known is not None or geometry.mode != "tile" or max(coords) >= _NEGATIVE:
+        return known
+    is_plain = geometry.interleave == "none" and len(coords) == geometry.rank
+    return _known_window(geometry, coords) if is_plain and not coords[0] % geometry.element.coordinate_unit else None
 
 
 def read_box(

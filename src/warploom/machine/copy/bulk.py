@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Touch, Touches
+from warploom.machine.core.events import WORD, CommitGroup, Touch, Touches, lanes_as_bits
 from warploom.machine.core.group import WARP, Waitable
 from warploom.machine.core.reporting import Reporter
 from warploom.machine.instructions.mbarrier import peer_at
@@ -51,18 +51,22 @@ def warps_of(g: Group, mask: Array | None) -> Iterator[Any]:
     if g.warps == 1:
         yield threads_of(g, mask)
         return
-    reporter = g.grid.reporter
+    reporter, live = g.grid.reporter, lanes_as_bits(mask, g.lanes)
     before = reporter.lanes if reporter is not None else 0
     for number in range(g.warps):
-        lanes = np.arange(WARP * number, WARP * (number + 1))
-        if mask is not None:
-            lanes = lanes[mask[lanes]]
-        if len(lanes):
+        lanes = live & WORD << WARP * number
+        if lanes:
             if reporter is not None:
-                reporter.narrow(sum(1 << lane for lane in lanes.tolist()))
-            yield g.first_warp * WARP + lanes
+                reporter.narrow(lanes)
+            yield _threads_in(lanes, g.first_warp * WARP)
     if reporter is not None:
         reporter.narrow(before)
+
+
+@lru_cache(maxsize=1 << 10)
+def _threads_in(lanes: int, first: int) -> Array:
+    """The threads of lanes, which are given as bits."""
+    return np.array([first + lane for lane in range(lanes.bit_length()) if lanes >> lane & 1], np.intp)
 
 
 def each_warp(g: Group, threads: Array, touches: Callable[[Array], Sequence[Touch]]) -> list[Touches]:

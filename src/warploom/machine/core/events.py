@@ -20,6 +20,7 @@ from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 
 
 class Touch(NamedTuple):
@@ -190,8 +191,7 @@ class Started:
     roles: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(NamedTuple):
     """An effect of a row with the choices of the instruction filled in."""
 
     space: str = ""
@@ -264,7 +264,7 @@ class WarpEvents(NamedTuple):
             kind, verb, agents, source, touches, declared, barrier, phase, number, group, operation, passed, leave,
             changes,
         ) = self  # fmt: skip
-        space, proxy, scope, semantics = declared.space, declared.proxy, declared.scope, declared.semantics
+        space, proxy, scope, semantics = declared
         if len(agents) == 1:
             ((agent, lanes),) = agents
             yield _new(
@@ -401,20 +401,37 @@ class Rows:
             self.site.tolist(), self.ctas(), self.warp.tolist(), self.lanes.tolist(), self.changes.tolist(),
             self.addresses, strict=True,
         )  # fmt: skip
-        for number, index, warp, lanes, changes, addresses in rows:
-            site = self.sites[number]
-            said, touches = site.declared, tuple[Touch, ...]()
-            if site.width:
-                if site.one_address:
-                    given = addresses[(lanes & -lanes).bit_length() - 1 :][:1]
-                else:
-                    given = addresses if lanes == WORD else addresses[_lanes(lanes)]
-                owner = None if said.space in ("global", "const", "param") else index
-                touches = (Touch(site.verb, said.space, owner, said.proxy, given.copy(), site.width),)
-            yield Event(
-                site.kind, site.verb, agent_of(index, warp), lanes, site.source, touches,
-                said.space, said.proxy, said.scope, said.semantics, changes=changes,
-            )  # fmt: skip
+        for row in rows:
+            yield self._event(*row)
+
+    def event(self, row: int) -> Event:
+        """One row as an event."""
+        across, down, _ = self.shape
+        cta = int(self.cta[row])
+        index = cta % across, cta // across % down, cta // (across * down)
+        return self._event(
+            int(self.site[row]), index, int(self.warp[row]), int(self.lanes[row]), bool(self.changes[row]),
+            self.addresses[row],
+        )  # fmt: skip
+
+    def _event(self, number: int, index: Triple, warp: int, lanes: int, changes: bool, addresses: Array) -> Event:
+        site = self.sites[number]
+        said, touches = site.declared, tuple[Touch, ...]()
+        if site.width:
+            if site.one_address:
+                given = addresses[(lanes & -lanes).bit_length() - 1 :][:1]
+            else:
+                given = addresses if lanes == WORD else addresses[_lanes(lanes)]
+            owner = None if said.space in ("global", "const", "param") else index
+            touches = (_new(Touch, (site.verb, said.space, owner, said.proxy, given.copy(), site.width)),)
+        event: Event = _new(
+            Event,
+            (
+                site.kind, site.verb, agent_of(index, warp), lanes, site.source, touches, *said, None, None, 0, None, 0,
+                True, 0, changes,
+            ),
+        )  # fmt: skip
+        return event
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,9 +503,6 @@ class Observer(Protocol):
     def on_event(self, event: Event) -> None:
         """See one event; must not change what the program sees."""
         ...
-
-
-_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 
 
 @runtime_checkable

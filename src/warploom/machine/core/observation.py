@@ -8,7 +8,6 @@ group, so that no effect is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -321,7 +320,7 @@ def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> A
                     for number in range(group.warps):
                         for touch, some in _accesses(group, number, live, address, said, verb, width, givers):
                             reporter.narrow(some << WARP * number)
-                            found = said if touch.space == said.space else replace(said, space=touch.space)
+                            found = said if touch.space == said.space else said._replace(space=touch.space)
                             reporter.tell("access", verb, (touch,), declared=found, changes=changed[number])
                     reporter.narrow(actor.lanes)
                 elif verb not in actor.reported:

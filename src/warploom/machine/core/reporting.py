@@ -62,7 +62,7 @@ Array = npt.NDArray[Any]
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
 _NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
-_MOST_OTHERS = 1 << 12
+_MOST_OTHERS = 1 << 10
 """Events that wait for their batch."""
 
 
@@ -261,7 +261,8 @@ class Reporter:
 
     def _report(self, warp_events: WarpEvents) -> None:
         """Pass events to those that see each of them, and keep them for those that get batches."""
-        logged = 0 if self.log is None else self.log.count
+        log = self.log
+        logged = 0 if log is None or log.is_empty else log.count
         if self._single:
             if logged:
                 self.flush()
@@ -295,6 +296,12 @@ class Reporter:
         agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
         issued = self._issue(agents, touches, group)
         return issued if self._tells_completion(touches) else None
+
+    def done(self, touches: tuple[Touch, ...], group: CommitGroup | None) -> None:
+        """Tell that the actor issues an operation that completes here and now."""
+        issued = self.issue_one(touches, group)
+        if issued is not None:
+            self.effect((issued,), None)
 
     def _tells_completion(self, touches: tuple[Touch, ...]) -> bool:
         """True if the completion of an operation is reported."""

@@ -27,6 +27,7 @@ from warploom.machine.copy.boxes import (
     reduce_box,
     shared_runs,
     stored_runs,
+    window_of,
     write_box,
     write_rows,
 )
@@ -216,7 +217,7 @@ def load(op: Op) -> Run:
         owner = found.owner
         known = owner.mbarriers.get(found.barrier)
         try:
-            window = found.geometry.windows.get(coords)
+            window = window_of(found.geometry, coords)
         except TypeError:  # coordinates that differ by lane
             return False
         live = mask.tobytes()

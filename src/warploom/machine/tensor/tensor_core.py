@@ -41,7 +41,7 @@ from warploom.machine.tensor.accumulators import (
 from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import Operand, OperandReader, footprint, multiply_scaled
 from warploom.machine.tensor.tensor_calls import TensorCalls, prepare
-from warploom.machine.tensor.tmem import ENGINE, cells, check_group, pair_of, tmem_of
+from warploom.machine.tensor.tmem import ENGINE, cell_addresses, cells, check_group, pair_of, tmem_of
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ Known = dict[tuple[object, ...], Operand]
 
 _MOST_LISTS = 256
 """Sequences of MMAs that an instruction remembers."""
+_MOST_MET = 32
+"""Sequences of the same issues that a core remembers: those of a pipeline, twice."""
 _LONGEST_RUN = 8
 """MMAs whose operands are read together."""
 
@@ -74,10 +76,22 @@ class _Form(NamedTuple):
     advance: int = 0
 
 
+@lru_cache(maxsize=1 << 9)
+def _granules(descriptor: SharedDescriptor, form: _Form, rank: int) -> Array:
+    """The granules of an operand in the shared memory of a CTA of the cluster."""
+    return footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major) | rank << RANK_SHIFT
+
+
 def _operand(cta: Cta, descriptor: SharedDescriptor, form: _Form) -> Touch:
     """An operand in a CTA's shared memory, for observers."""
-    addresses = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
-    return Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, GRANULE)
+    return Touch("reads", "shared", cta.index, "async", _granules(descriptor, form, cta.rank), GRANULE)
+
+
+@lru_cache(maxsize=1 << 9)
+def _accumulator(placement: Placement, lane: int, column: int) -> tuple[Array, Array]:
+    """The lanes of an accumulator, and its cells in TMEM."""
+    lanes = placement.pitch * np.arange(placement.blocks)[:, None] + np.arange(placement.height) + lane
+    return lanes, cell_addresses(lanes, column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +185,7 @@ class Issue:
         """Its reads and writes in each CTA, for observers."""
         made, shape, where = self.plan, self.plan.shape, self.plan.placement
         (lane, column), found = self.d, list[Touch]()
-        lanes = where.pitch * np.arange(where.blocks)[:, None] + np.arange(where.height) + lane
+        lanes, places = _accumulator(where, lane, column)
         for number, cta in enumerate(ctas):
             b_rows = shape.n // made.group
             found.append(_operand(cta, self.b, _Form(b_rows, shape.k, shape.b_element, shape.transpose_b)))
@@ -184,9 +198,9 @@ class Issue:
                 factors = zip(self.scales, made.scale_columns, strict=True)
                 found += [cells("reads", cta, everywhere, at, count) for at, count in factors]
             disabled = _lanes(self.disabled, number)
-            kept = lanes if disabled is None else lanes[~disabled[lanes]]
+            kept = places if disabled is None else cell_addresses(lanes[~disabled[lanes]], column)
             verbs = ("reads", "writes") if self.accumulate else ("writes",)
-            found += [cells(verb, cta, kept, column, made.columns) for verb in verbs]
+            found += [Touch(verb, "tensor", cta.index, ENGINE, kept, 4 * made.columns) for verb in verbs]
         return tuple(found)
 
     def _overlaps(self, a: Place) -> bool:
@@ -280,7 +294,7 @@ class TensorCore:
         if issue.g.grid.convoys:
             if issue.g.grid.reporter is not None:
                 group = self._next_group(issue.thread)
-                issue.g.grid.reporter.at_once(partial(self._touches, issue), group)
+                issue.g.grid.reporter.done(self._touches(issue), group)
             self._queue.append(issue)
         else:
             run = partial(self._multiply, Run(issue), {})
@@ -366,7 +380,7 @@ class TensorCore:
                     lists.clear()
                 plain = None not in key
                 found = lists[key] = routines, prepare(self.ctas, _runs(issues), routines) if plain else None
-            if len(self._met) >= _MOST_LISTS:
+            if len(self._met) >= _MOST_MET:
                 self._met.clear()
             met = self._met[same] = found
         made = met[1]

@@ -6,6 +6,7 @@ Every CTA has all columns for itself: allocations of CTAs that share an SM do no
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,9 +121,20 @@ def _check_freed(cta: Cta) -> None:
         raise Diag.TENSOR_MEMORY.error(cta.grid.loc_of(op), notes, what=what)
 
 
+def cell_addresses(lanes: Array, column: int) -> Array:
+    """The cells of a column in some lanes."""
+    return lanes.reshape(-1) << LANE_SHIFT | column
+
+
 def cells(verb: str, cta: Cta, lanes: Array, column: int, count: int) -> Touch:
     """Columns of some lanes of a CTA's TMEM, for observers."""
-    return Touch(verb, "tensor", cta.index, ENGINE, lanes.reshape(-1) << LANE_SHIFT | column, 4 * count)
+    return Touch(verb, "tensor", cta.index, ENGINE, cell_addresses(lanes, column), 4 * count)
+
+
+@lru_cache(maxsize=1 << 10)
+def block_of_cells(verb: str, cta: tuple[int, int, int], lane: int, lanes: int, column: int, count: int) -> Touch:
+    """Columns of lanes that follow each other in a CTA's TMEM, for observers."""
+    return Touch(verb, "tensor", cta, ENGINE, cell_addresses(np.arange(lane, lane + lanes), column), 4 * count)
 
 
 def _tell(cta: Cta, kind: str, verb: str, base: int, size: int) -> None:

@@ -29,7 +29,7 @@ from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.core.reporting import Actor, Reporter
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
-from warploom.machine.tensor.tmem import Tmem, cells, split_address, tmem_of
+from warploom.machine.tensor.tmem import Tmem, block_of_cells, split_address, tmem_of
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Register, Vector
 
@@ -119,8 +119,7 @@ class _Move:
     def touches(self, g: Group, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
         """The touches of one warp, for observers."""
         starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
-        lanes = np.arange(place[0], place[0] + self.lanes)
-        return tuple(cells(verb, g.cta, lanes, start, self.width) for start in starts)
+        return tuple([block_of_cells(verb, g.cta.index, place[0], self.lanes, start, self.width) for start in starts])
 
     def tell(self, g: Group, what: str, places: list[tuple[int, int] | None], half: int) -> None:
         """Tell observers of a load or store of each warp of a group that is done at issue."""
@@ -131,7 +130,7 @@ class _Move:
         for number, place in enumerate(places):
             if place is not None:
                 reporter.narrow(lanes & WORD << WARP * number)
-                _moves(g, what, number).tell(reporter, self.op, partial(self.touches, g, verb, place, half))
+                _moves(g, what, number).tell(reporter, self.op, self.touches(g, verb, place, half))
         reporter.narrow(lanes)
 
 
@@ -283,10 +282,10 @@ class _Moves(Loads):
         if group is not None:
             self._unread.add(id(op))
 
-    def tell(self, reporter: Reporter, op: Op, touches: Touches) -> None:
+    def tell(self, reporter: Reporter, op: Op, touches: tuple[Touch, ...]) -> None:
         """Tell observers of a load or store that is done at issue."""
         self._unread.add(id(op))
-        reporter.at_once(touches, CommitGroup(_KINDS[self.what], self._count))
+        reporter.done(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
 
     @property
