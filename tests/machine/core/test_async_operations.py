@@ -20,7 +20,7 @@ def operation(*after: Operation) -> Operation:
 @given(st.data())
 def test_operations_that_may_take_effect_are_offered_in_issue_order(data):
     """Compared with a plain list that is searched at every step."""
-    flight, issued, before = InFlight(), [], {}
+    flight, issued, before = InFlight([0]), [], {}
     for _ in range(data.draw(st.integers(1, 40))):
         offered = [each for each in issued if not each.done and all(one.done for one in before[each])]
         assert flight.possible == offered
@@ -47,7 +47,7 @@ def test_completed_operations_are_not_waited_for():
 
 def test_a_long_chain_is_freed():
     """A completed operation keeps no reference to its predecessors."""
-    flight, last = InFlight(), operation()
+    flight, last = InFlight([0]), operation()
     flight.add(last)
     for _ in range(3):
         following = operation(last)

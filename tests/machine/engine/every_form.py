@@ -15,7 +15,8 @@ import numpy.typing as npt
 import warploom.ptx.isa.arithmetic  # noqa: F401  (enters the rows of the table)
 from warploom.machine import numerics
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS, Context, Regions, table_of
-from warploom.machine.engine.kernels import HEAD_WORDS, Arithmetic, Masks, Row, Scalar
+from warploom.machine.engine.control_kernels import Escape
+from warploom.machine.engine.kernels import HEAD_WORDS, Arithmetic, Masks, Row, Scalar, constant_word
 from warploom.machine.engine.native import Engine
 from warploom.machine.engine.numpy_ops import NumpyOps
 from warploom.machine.engine.semantics import FAMILIES, semantics
@@ -154,21 +155,26 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
         places.append((out[0], len(rows[out[0]]) - 1))
     if guard is not None:
         words += [enter("p", guard), 0]
-    record = np.zeros(form.words + 1 + len(scalars), np.uint64)
-    kernel = engine.kernel(form)
-    assert kernel is not None
-    engine.link([kernel])
-    record[:HEAD_WORDS] = kernel.address, 1
+    record = np.zeros(form.words + HEAD_WORDS + len(scalars), np.uint64)
+    record[:HEAD_WORDS] = engine.address(form), 1
     record[HEAD_WORDS : form.words] = words
-    record[form.words] = engine.end
-    for number, (at, value) in enumerate(scalars, form.words + 1):
-        record[at], record[number] = 8 * number, value
+    record[form.words : form.words + HEAD_WORDS] = engine.address(Escape()), 2
+    for number, (at, value) in enumerate(scalars, form.words + HEAD_WORDS):
+        record[at], record[number] = constant_word(8 * number), value
     count = len(before)
     files = {file: np.array(some, FILES[file]).reshape(-1, count) for file, some in rows.items()}
     specials = {name: np.zeros(count, np.uint32) for name in SPECIALS}
     context = Context(files, table_of(specials), 0, count, Regions(GlobalMemory()))
-    context.bind(FlatMemory(padded(16), 0, 16, "shared"), None, 0, None, np.zeros(16, np.uint64), count)
-    assert engine.run(context.address, record.ctypes.data) == 0
+    context.bind(
+        FlatMemory(padded(16), 0, 16, "shared"),
+        None,
+        0,
+        None,
+        np.zeros(16, np.uint64),
+        count,
+        *np.zeros((2, 8), np.int64),
+    )
+    assert engine.run(context.address, record.ctypes.data) == 2
     return [files[file][row] for file, row in places]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.engine import selection, store
 from warploom.machine.engine.vectors import EngineError
+from warploom.machine.routines.turn_loop import TurnLoop
 from warploom.runtime.cache.disk import Cache
 
 pytest.importorskip("llvmlite")
 
-from warploom.machine.engine.native import Engine
+from warploom.machine.engine.native import Engine, Kernel
 
 RNG = np.random.default_rng()
 
@@ -204,6 +206,34 @@ def test_numpy_takes_over_where_native_code_fails(monkeypatch: pytest.MonkeyPatc
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         threads("st.global.u32 [%rd0], %r1;", 64, source=source)
+    assert selection.engine() is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_numpy_takes_over_from_native_turns(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """At the start of a random run, or while warps wait at a barrier: the code for some lanes of a warp fails."""
+    monkeypatch.setenv("WARPLOOM_ENGINE", "auto")
+    monkeypatch.setattr(selection, "_made", [])
+    linked = Engine.link
+
+    def fail(self: Engine, kernels: Iterable[Kernel]) -> None:
+        kernels = list(kernels)
+        masked = any(getattr(getattr(kernel.form, "masks", None), "group", False) for kernel in kernels)
+        if masked or (whole and any(isinstance(kernel.form, TurnLoop) for kernel in kernels)):
+            raise EngineError("no address")
+        linked(self, kernels)
+
+    monkeypatch.setattr(Engine, "link", fail)
+    body = """and.b32 %r3, %r0, 1; setp.eq.u32 %p1, %r3, 0; setp.lt.u32 %p2, %r0, 96; @%p2 bra MEET;
+     @%p1 bra MEET; add.u32 %r1, %r1, 5; MEET: mov.u32 %r40, sh; shl.b32 %r41, %r0, 2; add.u32 %r40, %r40, %r41;
+     st.shared.u32 [%r40], %r1; bar.sync 0; xor.b32 %r42, %r41, 128; mov.u32 %r43, sh; add.u32 %r43, %r43, %r42;
+     ld.shared.u32 %r44, [%r43]; st.global.u32 [%rd0], %r44;"""
+    source = RNG.integers(0, 99, 128, dtype=np.uint32)
+    with pytest.warns(RuntimeWarning, match="no address"):
+        found = threads(body, 128, source=source, schedule="random", seed=2)
+    thread = np.arange(128)
+    stored = source + 5 * ((thread >= 96) & (thread % 2 == 1))
+    assert np.array_equal(found[:, 0], stored[thread ^ 32])
     assert selection.engine() is None
 
 

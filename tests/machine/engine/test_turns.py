@@ -9,6 +9,7 @@ import pytest
 from tests.machine.engine.mutants import engine
 from tests.machine.simt import threads
 
+from warploom.machine.core import grid
 from warploom.machine.core import schedule as schedules
 from warploom.machine.core.events import Event
 from warploom.machine.core.schedule import Random, Recorded
@@ -151,3 +152,27 @@ def test_an_unsupported_instruction_is_named_with_its_line() -> None:
             threads(body, 32)
         found.append(str(error.value))
     assert found[0] == found[1]
+
+
+POLLED = """mov.u32 %r40, sh; shl.b32 %r41, %r0, 2; add.u32 %r40, %r40, %r41; setp.ge.u32 %p2, %r0, 128; @%p2 bra POLL;
+ st.shared.u32 [%r40], %r1; bar.sync 1, 128; xor.b32 %r42, %r41, 128; mov.u32 %r43, sh; add.u32 %r43, %r43, %r42;
+ ld.shared.u32 %r44, [%r43]; add.u32 %r44, %r44, %r1; st.global.u32 [%rd0], %r44; membar.gl;
+ setp.ne.u32 %p3, %r0, 0; @%p3 bra DONE; mov.u32 %r45, 77; st.volatile.global.u32 [%rd1], %r45; bra DONE;
+ POLL: ld.volatile.global.u32 %r46, [%rd1]; setp.ne.u32 %p4, %r46, 77; @%p4 bra POLL; st.global.u32 [%rd0], %r46;
+ DONE:"""
+"""Half of the warps meet at a barrier, the others poll for what one of them stores after it."""
+
+
+@pytest.mark.usefixtures("long_turns")
+def test_groups_that_have_passed_a_barrier_are_examined_for_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another table executes them meanwhile: they go on after the barrier there too."""
+    monkeypatch.setattr(grid, "_LOOK_AFTER", 0)
+    source = np.arange(256, dtype=np.uint32) + 1000
+    for seed in range(16):
+        found = []
+        for name in ("numpy", "native"):
+            given = source.copy()
+            with engine(name):
+                found.append(threads(POLLED, 256, source=given, schedule="random", seed=seed))
+        assert np.array_equal(*found)
+        assert (found[0][128:] == 77).all()

@@ -13,7 +13,7 @@ from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Engine
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
 from warploom.machine.numerics.products import Factor, product
-from warploom.machine.routines.call_lists import Sequence
+from warploom.machine.routines.call_lists import Sequence, base_of
 from warploom.machine.routines.granule_kernels import PAIRED, PER_GRANULE, Gather
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
@@ -212,10 +212,10 @@ def test_a_list_of_calls_does_what_they_do_one_by_one(engine: Engine, element: s
     )
     prepared, end = sequence.prepared(), 16 * max(8 + int(a_places.max()), 10 + int(b_places.max()))
     before = registers.copy()
-    assert not routines.calls.run(prepared, shared[: end - 16], registers)
-    assert not routines.calls.run(prepared, shared, registers[: 4 + n // 2])
+    assert not routines.calls.run(prepared, base_of(shared[: end - 16]), base_of(registers))
+    assert not routines.calls.run(prepared, base_of(shared), base_of(registers[: 4 + n // 2]))
     assert np.array_equal(registers, before)
-    assert routines.calls.run(prepared, shared[:end], registers[: 5 + n // 2])
+    assert routines.calls.run(prepared, base_of(shared[:end]), base_of(registers[: 5 + n // 2]))
     assert np.array_equal(registers, wanted)
 
 
@@ -281,6 +281,6 @@ def test_integers_are_added_to_matrices_and_registers_and_wrap(engine: Engine, e
         )
         product = values[0] @ values[1].T
         wanted = (product + accumulate * matrix.astype(np.int64)).astype(np.int32)
-        assert routines.calls.run(sequence.prepared(), shared, matrix, registers)
+        assert routines.calls.run(sequence.prepared(), *map(base_of, (shared, matrix, registers)))
         assert np.array_equal(matrix, wanted)
         assert np.array_equal(accumulator.load(registers), (product + accumulate * before).astype(np.int32))

@@ -17,6 +17,7 @@ from warploom.checker.recurrence.state import Unfit, state_of
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.group import DONE, Group
 from warploom.machine.core.setup import Setup
+from warploom.machine.core.turns import Begun
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.syntax.model import Immediate, Register
 
@@ -220,8 +221,8 @@ class WatchedGrid(Grid):
         """The clusters that were launched, or whose work was given to others."""
         return self._total - self.not_started
 
-    def _run(self, group: Group, turn: int) -> int:
-        begun = super()._run(group, turn)
+    def _run(self, group: Group, turn: int, begun_by: Begun | None = None) -> int:
+        begun = super()._run(group, turn, begun_by)
         self.cuts.turn(self, group)
         return begun
 

@@ -24,6 +24,7 @@ from warploom.host.tensor_map import BoxGeometry
 from warploom.machine.copy.pixels import pixel_rows
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.routines.tensor_map_rows import MapRow
 from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
 
 if TYPE_CHECKING:
@@ -272,6 +273,35 @@ def copy_box(
         address_of(shared) + target.first, target.address, stores=stores,
     )  # fmt: skip
     return True
+
+
+def map_row(geometry: BoxGeometry, memory: tuple[int, int], origin: int, limit: int) -> MapRow | None:
+    """A tensor map for native code, which copies its boxes as `copy_box` does where they are wholly inside; None where
+    it copies none of them. `memory` is a host address and the bytes there, `limit` that of an mbarrier's bytes.
+    """
+    element, unit = geometry.element, geometry.element.coordinate_unit
+    changes = element.rounds_to_tf32 or element.padded or geometry.element_strides[-1] != 1
+    if geometry.mode != "tile" or geometry.interleave != "none" or changes or unit & (unit - 1):
+        return None
+    inside, _, counts, strides = _window(geometry, (0,) * geometry.rank)
+    source = _whole_rows(tuple(counts), tuple(strides))
+    if inside is not None or source is None:
+        return None
+    swizzle, target = geometry.swizzle, _target(geometry, 0)
+    if source.rows * source.granules != len(target.places):
+        return None
+    span = geometry.shared_bytes // geometry.row_bytes * geometry.pitch
+    alignment = max(SHARED_ALIGNMENT, swizzle.alignment if swizzle.bits else 1)
+    axes: list[int] = []
+    for axis in range(geometry.rank - 1, -1, -1):
+        step, extent = geometry.element_strides[axis], geometry.box[axis]
+        bits = element.global_row_bytes(8 * unit) // unit
+        axes += [geometry.shape[axis] - (extent - 1) * step - 1, geometry.strides[axis] if axes else bits]
+    words = (
+        geometry.rank, geometry.box_bytes, *memory, origin, source.rows, source.granules, source.address, source.end,
+        max(span, target.end), alignment - 1, target.address, unit - 1, limit, *axes,
+    )  # fmt: skip
+    return MapRow(np.array(words, np.int64), (source, target))
 
 
 def placed_at(geometry: BoxGeometry, shared: int, address: int) -> tuple[int, int, int]:

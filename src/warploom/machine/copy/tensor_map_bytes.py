@@ -27,6 +27,7 @@ from warploom.hardware.tensor_maps import (
 )
 from warploom.hardware.tensormap_replace import FIELDS, STRIDE_SHIFT
 from warploom.host.tensor_map import BoxGeometry, TensorMap
+from warploom.machine.copy.boxes import map_row
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
 
@@ -146,6 +147,10 @@ def mapped(grid: Grid, address: int) -> MappedTensor:
         known = grid.tensor_maps[record] = _decode(record, grid.memory, address)
     if PARAM_WINDOW <= address < PARAM_WINDOW + grid.params.base + grid.params.size:
         grid.maps_at[address] = known  # parameters do not change
+        if grid.at_once and grid.regions is not None:
+            row = map_row(known.geometry, known.memory, known.origin, grid.machine.barrier_tx_limit)
+            if row is not None:
+                grid.regions.maps.add(address, row)
     return known
 
 

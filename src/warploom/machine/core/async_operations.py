@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warploom.machine.core.group import Waitable
 
@@ -69,18 +69,24 @@ COUNTED = ("clusterlaunchcontrol.try_cancel", "tcgen05.ld")
 class InFlight:
     """The operations that were issued and have not taken effect; those that may are listed in the order of issue."""
 
-    __slots__ = ("_issued", "count", "counts", "possible")
+    __slots__ = ("_issued", "_words", "counts", "possible")
 
-    def __init__(self) -> None:
+    def __init__(self, words: Any) -> None:
         self.possible: list[Operation] = []
-        self.count = self._issued = 0
+        self._words, self._issued = words, 0
         self.counts = dict.fromkeys(COUNTED, 0)
         """The operations of some families."""
+
+    @property
+    def count(self) -> int:
+        """The number of operations, in memory where native code sees it."""
+        found: int = self._words[0]
+        return found
 
     def add(self, operation: Operation) -> None:
         """An operation was issued and does not take effect at once."""
         self._issued += 1
-        self.count += 1
+        self._words[0] += 1
         self._count(operation, 1)
         operation.number = self._issued
         for earlier in operation.after:
@@ -94,7 +100,7 @@ class InFlight:
     def remove(self, operation: Operation) -> None:
         """An operation is about to take effect."""
         del self.possible[bisect_left(self.possible, operation.number, key=_number)]
-        self.count -= 1
+        self._words[0] -= 1
         self._count(operation, -1)
 
     def _count(self, operation: Operation, change: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,12 @@ from warploom.diagnostics import Diag
 from warploom.machine.core.events import BarrierName
 from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.context import PEER_SIZE, PEER_WORDS
 from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
 from warploom.machine.memory.shared_memory import SharedMemory
+from warploom.machine.routines.mbarrier_rows import MbarrierRows
+from warploom.machine.translate.expressions import CTA_SPECIALS
+from warploom.machine.translate.uniform_slots import Uniforms
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
@@ -25,15 +29,30 @@ Triple = tuple[int, int, int]
 
 
 class Cluster:
-    """CTAs that run together and reach each other's shared memory."""
+    """CTAs that run together and reach each other's shared memory. One that has ended serves again for another."""
 
-    def __init__(self, grid: Grid, index: Triple) -> None:
-        self.grid, self.index = grid, index
-        self.ctas: list[Cta] = []
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        size = math.prod(grid.cluster_shape)
+        self.peers = np.zeros(1 + PEER_WORDS * size, np.int64)
+        """The CTAs as native code finds them."""
+        self.peers[0] = size
+        self.index: Triple = (0, 0, 0)
         self.in_flight = 0
         self.state: dict[Any, Any] = {}
-        warps = -(-math.prod(grid.block) // WARP) * math.prod(grid.cluster_shape)
-        self.knowledge = Knowledge(warps) if grid.two_views else None
+        self.knowledge: Knowledge | None = None
+        self.ctas = [Cta(grid, self, rank) for rank in range(size)]
+
+    def begin(self, index: Triple) -> None:
+        """Begin as the cluster of an index."""
+        grid, self.index, self.in_flight = self.grid, index, 0
+        self.state.clear()
+        if grid.two_views:
+            self.knowledge = Knowledge(-(-math.prod(grid.block) // WARP) * len(self.ctas))
+        x, y, z = grid.cluster_shape
+        for rank, cta in enumerate(self.ctas):
+            inside = rank % x, rank // x % y, rank // (x * y)
+            cta.begin((index[0] * x + inside[0], index[1] * y + inside[1], index[2] * z + inside[2]))
 
     def exchange(self) -> Exchange | None:
         """An exchange of knowledge for a barrier of the cluster; None where shared memory has one view."""
@@ -46,24 +65,20 @@ class Cluster:
     def discard(self) -> None:
         """Release everything: CTAs are part of reference cycles, and their memory must not wait for the collector."""
         for cta in self.ctas:
-            for part in (*cta.warpgroups, cta):
+            for part in (*cta.every_group, *cta.warpgroups, cta):
                 vars(part).clear()
         vars(self).clear()
-
-    def give_back(self) -> None:
-        """Let the register files and block functions of ended CTAs serve later ones."""
-        for cta in self.ctas:
-            for warpgroup in cta.warpgroups:
-                self.grid.pool.setdefault((warpgroup.index, cta.rank), []).append(warpgroup.storage)
 
 
 class Generation:
     """One use of a named barrier: arrivals, the number that completes it (None: all live threads), and votes."""
 
-    __slots__ = ("arrived", "needed", "number", "over", "voters", "yes")
+    __slots__ = ("arrived", "needed", "number", "over", "passes", "voters", "yes")
 
     def __init__(self) -> None:
         self.number, self.arrived, self.yes, self.over = -1, 0, 0, False
+        self.passes = False
+        """True if it is over, and a group passes the barrier without a note of it."""
         self.needed: int | None = None
         self.voters: int | None = None
 
@@ -86,7 +101,8 @@ class NamedBarrier(Waitable):
 
     def end(self) -> None:
         """End the present generation: the next one begins."""
-        self.generation.over = True
+        now = self.generation
+        now.over, now.passes = True, now.voters is None and self.exchange is None and self.cta.grid.reporter is None
         self.generation = Generation()
         self.cta.phases_held[self.index] += 1
 
@@ -180,64 +196,91 @@ class NamedBarriers(dict[int, NamedBarrier]):
 class Cta:
     """One CTA: identity, memory and groups."""
 
-    def __init__(self, grid: Grid, cluster: Cluster, index: Triple, rank: int) -> None:
-        self.grid, self.cluster, self.index, self.rank = grid, cluster, index, rank
-        self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
+    def __init__(self, grid: Grid, cluster: Cluster, rank: int) -> None:
+        self.grid, self.cluster, self.rank, self.program = grid, cluster, rank, grid.program
+        self.index: Triple = (0, 0, 0)
+        self.number = 0
         """Its place in the grid."""
-        self.program = grid.program
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
         opened = reserved if grid.uses_reserved else 0
-        self.shared = SharedMemory(rank, reserved - opened, grid.shared_bytes + opened, cluster.knowledge)
-        self.shared_at = address_of(self.shared.whole)
-        """The host address of its shared memory."""
+        self.shared = SharedMemory(rank, reserved - opened, grid.shared_bytes + opened)
         self.shared.symbols = {name: opened + offset for name, offset in grid.shared_symbols.items()}
         self.symbols = grid.symbols | {name: self.shared.base + at for name, at in self.shared.symbols.items()}
-        self.specials = self._specials()
+        self.shared_memory = address_of(self.shared.whole), self.shared.whole.nbytes
+        """The host address of its shared memory, and its bytes."""
         x, y, z = grid.block
         self.threads = x * y * z
         self.phases = np.zeros(grid.machine.named_barriers, np.uint64)
         """The generations of each named barrier that are over."""
         self.phases_held = self.phases.data
-        self.live_threads = self.threads
         self.barriers = NamedBarriers(self)
         self.mbarriers: dict[int, Any] = {}
+        self.mbarrier_rows = MbarrierRows()
+        self._peer = cluster.peers[1 + PEER_WORDS * rank : 1 + PEER_WORDS * (rank + 1)].data
+        rows = address_of(self.mbarrier_rows.words)
+        self._peer_words = address_of(self.shared.data), self.shared.base, self.shared.size, rows
         self.state: dict[Any, Any] = {}
-        self.convoys = grid.convoys or grid.runs_in_lockstep()
-        """True if its warpgroups may run in lockstep."""
         self.at_end: list[Callable[[Cta], None]] = []
         self.at_leave: list[Callable[[], None]] = []
+        self.broken: set[int] = set()
         warps = -(-self.threads // WARP)
+        self._live = [WARP] * warps
+        if self.threads % WARP:
+            self._live[-1] = self.threads % WARP
+        self._present = [(1 << count) - 1 for count in self._live]
+        self._warp_groups: dict[int, Group] = {}
+        self._free: dict[int, list[Group]] = {}
+        self._convoys: dict[int, Group] = {}
+        self._idle: dict[tuple[int, int], list[Group]] = {}
+        """The groups of an earlier CTA in this place, by their first warp and warps."""
+        self.all_groups: list[Group] = []
+        self.uniforms: Uniforms | None = None
+        """The uniforms of its groups at their start; None without native code."""
         self.warpgroups = [
             Warpgroup(self, i, min(WARPGROUP, warps * WARP - i * WARPGROUP))
             for i in range(-(-warps // (WARPGROUP // WARP)))
         ]
-        self.live = [WARP] * warps
-        if self.threads % WARP:
-            self.live[-1] = self.threads % WARP
-        self.present = [(1 << count) - 1 for count in self.live]
-        self.broken: set[int] = set()
-        self._warp_groups: dict[int, Group] = {}
-        self._free: dict[int, list[Group]] = {}
-        self._convoys: dict[int, Group] = {}
-        self.all_groups: list[Group] = []
+
+    def begin(self, index: Triple) -> None:
+        """Begin as the CTA of an index."""
+        grid, self.index = self.grid, index
+        self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
+        self.__dict__.pop("specials", None)
+        self.uniforms = grid.uniforms_of(self)
+        self.shared.begin(self.cluster.knowledge)
+        for at, word in enumerate(self._peer_words):
+            self._peer[at] = word
+        self.phases.fill(0)
+        self.live_threads, self.live, self.present = self.threads, self._live.copy(), self._present.copy()
+        for each in (self.barriers, self.mbarriers, self.state, self.at_end, self.at_leave, self.broken):
+            each.clear()
+        self.mbarrier_rows.begin()
+        self.convoys = grid.convoys or grid.runs_in_lockstep()
+        """True if its warpgroups may run in lockstep."""
+        for warpgroup in self.warpgroups:
+            warpgroup.begin()
 
     @property
     def name(self) -> str:
         x, y, z = self.index
         return f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
 
-    def _specials(self) -> dict[str, int]:
+    def own_special(self, name: str) -> int:
+        """A special register that all threads of the CTA see alike, and others differently."""
+        kind, _, letter = name.partition(".")
+        if kind == "%cluster_ctarank":
+            return self.rank
+        if kind == "%smid":
+            return self.grid.sm_of(self)
+        axis = "xyz".index(letter)
+        at, size = self.index[axis], self.grid.cluster_shape[axis]
+        return at if kind == "%ctaid" else at % size if kind == "%cluster_ctaid" else at // size
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
         """The special registers that all threads of the CTA see alike."""
-        grid, out = self.grid, self.grid.specials.copy()
-        for axis, letter in enumerate("xyz"):
-            at, size = self.index[axis], grid.cluster_shape[axis]
-            out[f"%ctaid.{letter}"] = at
-            out[f"%cluster_ctaid.{letter}"] = at % size
-            out[f"%clusterid.{letter}"] = at // size
-        out["%cluster_ctarank"] = self.rank
-        out["%smid"] = grid.sm_of(self)
-        return out
+        return self.grid.specials | {name: self.own_special(name) for name in CTA_SPECIALS}
 
     def start(self) -> None:
         """Make the first groups: convoys where the schedule allows, else warps."""
@@ -278,7 +321,9 @@ class Cta:
             self._free.setdefault(group.first_warp, []).append(group)
 
     def _new(self, warpgroup: Warpgroup, first: int, warps: int) -> Group:
-        group = Group(self, warpgroup, first, warps)
+        idle = self._idle.get((first, warps))
+        group = idle.pop() if idle else Group(self, warpgroup, first, warps)
+        group.begin()
         self.all_groups.append(group)
         return group
 
@@ -302,14 +347,20 @@ class Cta:
         for look in self.at_leave:
             look()
         if not self.live_threads:
+            self._peer[PEER_SIZE] = 0
             for check in self.at_end:
                 check(self)
         self.grid.threads_ended(self)
 
+    @property
+    def every_group(self) -> list[Group]:
+        """The groups of this CTA, and those of earlier ones in its place."""
+        return [*self.all_groups, *(group for idle in self._idle.values() for group in idle)]
+
     def release(self) -> None:
         """Release the groups of an ended CTA; operations in flight may still use its registers."""
         for group in self.all_groups:
-            group.forget()
+            self._idle.setdefault((group.first_warp, group.warps), []).append(group)
         self.all_groups = []
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 

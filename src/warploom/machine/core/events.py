@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.engine.access_log import ADDRESSES, AGENT, CHANGES, LANES, MOST_LANES, SITE, agent_parts
+from warploom.machine.engine.access_log import AGENT, CHANGES, LANES, MOST_LANES, SITE, STEP, addresses_of, agent_parts
 from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]
@@ -467,8 +467,8 @@ class Batch:
             ctas,
             warps + part,
             np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")[at, part],
-            np.ascontiguousarray(entries[:, CHANGES:ADDRESSES]).view("<u4")[at, part] != 0,
-            entries[:, ADDRESSES:].view(np.int64).reshape(shape)[at, part],
+            np.ascontiguousarray(entries[:, CHANGES:STEP]).view("<u4")[at, part] != 0,
+            addresses_of(entries).reshape(shape)[at, part],
         )
 
     def __len__(self) -> int:

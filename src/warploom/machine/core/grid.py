@@ -6,38 +6,45 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.events import BarrierSite, Placed, Site, Source, Started
-from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group, Storage, unfold
+from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
 from warploom.machine.core.names import role_of
-from warploom.machine.core.observation import barrier_site, observed, site
+from warploom.machine.core.observation import barrier_site, site
 from warploom.machine.core.options import Options
 from warploom.machine.core.reporting import Reporter
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.core.special_registers import RESERVED, shared_specials
+from warploom.machine.core.texts import Texts
+from warploom.machine.core.turns import Begun, Progress, ReadyGroups, Turns
 from warploom.machine.engine import selection
-from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
 from warploom.machine.engine.vectors import EngineError
 from warploom.machine.instructions.control import Printed
-from warploom.machine.memory.byte_memory import padded
 from warploom.machine.memory.polling import polling
-from warploom.machine.memory.proxy_visibility import Sight, learning
-from warploom.machine.memory.store_buffers import Store, StoreBuffers, ordering
-from warploom.machine.translate.segments import Memory
-from warploom.machine.translate.translator import REFERENCE, Flavour
+from warploom.machine.memory.proxy_visibility import Sight
+from warploom.machine.memory.store_buffers import Store, StoreBuffers
+from warploom.machine.routines import turn_loop
+from warploom.machine.routines.turn_loop import IDLE, PATIENCE
+from warploom.machine.translate.uniform_slots import Uniforms
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
 _SHORT_TURN = 1
+_ENOUGH_CLUSTERS = 4
+"""Clusters that a random schedule interleaves while one of their groups can run: each has memory of its own."""
+_TURNS = 4096
+"""Turns that native code takes before the time limit is looked at."""
 _IDLE_LIMIT = 50_000_000
 _RETRIES = 3
 _BREAKS = 10_000
@@ -57,10 +64,8 @@ _LAUNCH_BYTES = 8192
 _MOST_WARP_STATES = 1 << 16
 _MOST_IN_FLIGHT = 1 << 12
 """Asynchronous operations under way at once; when one more is issued the oldest takes effect."""
-_TRIPLES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
-_RESERVED = ("%reserved_smem_offset_0", "%reserved_smem_offset_1")
-_WORKSPACE = frozenset({"%envreg1", "%envreg2"})
-_WORKSPACE_BYTES = 64
+TO_SHARED = "global->shared"
+"""The bytes that native code counts, among those that are moved."""
 
 
 class Grid:
@@ -88,6 +93,12 @@ class Grid:
             Reporter(setup.observers, self.shape, self._site, self._barrier_sites) if setup.observers else None
         )
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
+        self.eager = isinstance(self.schedule, Eager)
+        self.late_barrier: str = getattr(self.schedule, "barrier", "")
+        self.immediate = self.eager and self.convoys and not self.late_barrier
+        """True if every operation completes when it is issued, unless one that it must follow is under way."""
+        self.at_once = self.immediate and self.reporter is None
+        """The same without observers: only the memory shows it."""
         turns = bool(getattr(setup.schedule, "turns", False))
         self.two_views = setup.schedule.two_views and (
             self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
@@ -100,37 +111,38 @@ class Grid:
         self.sight: Sight | None = None
         """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
         view."""
-        self.ready: deque[Group] = deque()
+        self.ready: deque[Group] | ReadyGroups = deque()
         self.has_stale = False
         """True if groups among `ready` or `spent` may have merged with others since."""
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
-        self.flight = InFlight()
+        self.flight = InFlight([0])
         self.buffers = StoreBuffers(self) if getattr(setup.schedule, "buffers", False) else None
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
-        self._executed = [0] * len(self.program.flow.blocks)
-        self._spans: dict[tuple[int, int], int] = {}
-        """Executions of blocks from a first up to an end, by warps, that `_executed` does not have yet."""
+        """Clusters that have ended, and may have operations in flight."""
+        self._idle_clusters: list[Cluster] = []
+        """Clusters that have ended, for those launched later."""
+        self._executed = np.zeros(len(self.program.flow.blocks), np.int64)
         self.warps: list[WarpState] = []
-        self.uses_reserved = not self.program.specials.isdisjoint(_RESERVED)
-        self.specials = self._specials()
+        self.uses_reserved = not self.program.specials.isdisjoint(RESERVED)
+        self.specials = shared_specials(self)
         self.lane_specials: dict[int, dict[str, Any]] = {}
         self.special_tables: dict[int, Any] = {}
-        self.pool: dict[tuple[int, int], list[Storage]] = {}
-        """The storage of ended warpgroups, by their index and the rank of their CTA, for those launched later."""
         self.budget = setup.limit if setup.limit is not None else 1 << 62
         self.effects = 0
         self.moved: dict[str, int] = {}
         self.printed = Printed()
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
-        self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Any], tuple[int, ...]]] = {}
-        self.flavour = self._usual = self._flavour()
-        self._with_calls = Flavour(self.flavour.engine)
-        self._threads = self.block[0] * self.block[1] * self.block[2]
-        self._alone = self._alone_flavour()
-        self.regions = Regions(self.memory, self.params) if self.flavour.engine is not None else None
+        self._uniforms: dict[int, Uniforms] = {}
+        """The uniforms at the start of the first CTA of each rank."""
+        self.texts = Texts(self)
+        engine = self.texts.usual.engine
+        self.regions: Regions | None = None
+        if engine is not None:
+            self.regions = Regions(self.memory, self.params)
+            self.flight = InFlight(self.regions.in_flight.data)
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
         self._next = 0
@@ -150,7 +162,6 @@ class Grid:
             self.program, self.block, self.shared_bytes, self.local_bytes, two_views=self.schedule.two_views
         )
         self._capacity = self._occupancy()
-        self.eager = isinstance(self.schedule, Eager)
         if (begin := getattr(self.schedule, "begin", None)) is not None:
             begin(self.program.digest)
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
@@ -159,83 +170,42 @@ class Grid:
         self._turns = self.schedule.preempts and turns
         who = getattr(self.schedule, "interrupts", "")
         self._interrupted = Starve(who) if who else None
-        self._draws = self.schedule if type(self.schedule) is Random and self.buffers is None else None
-        """The schedule, where its draws need no description of the options."""
+        self._native_turns: Turns | None = None
+        if type(self.schedule) is Random and self.buffers is None and engine is not None:
+            # Its draws need no description of the options.
+            try:
+                self._native_turns, self.ready = Turns(engine, self.schedule), ReadyGroups()
+            except EngineError as error:
+                self.texts.do_without(error)
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
-        self.late_barrier: str = getattr(self.schedule, "barrier", "")
         self.detours = self.eager and self.convoys
         """True if a warp that alone leaves its convoy at a branch executes its way up to the join first."""
-        self.immediate = self.eager and self.convoys and not self.late_barrier
-        """True if every operation completes when it is issued, unless one that it must follow is under way."""
-        self.at_once = self.immediate and self.reporter is None
-        """The same without observers: only the memory shows it."""
 
-    def flavour_of(self, lanes: int) -> Flavour:
-        """The flavour for whole warps of a group of so many lanes."""
-        if lanes == self._threads and self._alone is not None and self.flavour is self._usual:
-            return self._alone
-        return self.flavour
-
-    def factory(self, masked: bool, flavour: Flavour) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        """The factory of block functions in a flavour, and the entries of their chains."""
-        key = (masked, flavour)
-        if key not in self._factories:
-            try:
-                text = self.program.text(flavour, masked=masked)
-            except EngineError as error:
-                selection.disable(error)
-                self.flavour = self._usual = self._with_calls = REFERENCE
-                self._alone = None
-                text = self.program.text(masked=masked)
-            self._factories[key] = self.program.make(text, self._wrap), text.entries
-        return self._factories[key]
-
-    def rest(self, segment: int, record: int, masked: bool) -> Callable[..., Any]:
-        """The factory of the rest of a block that native code has left to the reference."""
-        return self.program.make(self.program.rest(segment, record, masked=masked), self._wrap)
-
-    def _flavour(self) -> Flavour:
-        """Native code where there is an engine; the accesses that store buffers must see are the reference's."""
-        engine = selection.engine()
-        if engine is None:
-            return REFERENCE
-        if self.buffers is not None:
-            return Flavour(engine)
-        if self.reporter is not None:
-            self.reporter.log = AccessLog()
-        memory = Memory.ONE_VIEW if self.two_views else Memory.ALL
-        return Flavour(engine, memory, logged=self.reporter is not None)
-
-    def _alone_flavour(self) -> Flavour | None:
-        """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
-        usual = self._usual
-        if usual.engine is None or usual.memory is Memory.NONE or not self.passes_alone:
+    def uniforms_of(self, cta: Cta) -> Uniforms | None:
+        """The uniforms of the groups of a CTA at their start; None without native code."""
+        if self.regions is None:
             return None
-        return replace(usual, alone=True) if self.program.meets_alone else None
+        slots = self.program.slots
+        found = self._uniforms.get(cta.rank)
+        if found is None:
+            found = self._uniforms[cta.rank] = slots.template(cta, self.regions.parameter)
+        found = found.copy()
+        for number, name in slots.of_ctas:
+            found[number] = cta.own_special(name)
+        return found
 
     @cached_property
     def routines(self) -> Routines | None:
         """Native routines of matrix products and copies; None where NumPy does everything."""
-        if self.flavour.engine is None:
+        engine = self.texts.flavour.engine
+        if engine is None:
             return None
         try:
-            return self.flavour.engine.routines
+            return engine.routines
         except EngineError as error:
             selection.disable(error)
             return None
-
-    @property
-    def _wrap(self) -> Callable[[Op, Any], Any] | None:
-        return self._wrapped if self.observers or self.two_views or self.buffers is not None else None
-
-    def _wrapped(self, op: Op, run: Any) -> Any:
-        """A meaning as this run needs it."""
-        if self.two_views:
-            run = learning(op, run)
-        if self.buffers is not None:
-            run = ordering(op, run)
-        return observed(op, run, self) if self.observers else run
 
     def _keeps_work(self, interrupted: str) -> bool:
         """True if resident CTAs ask for the work of others, and a launch should not take it while anything else can
@@ -258,34 +228,6 @@ class Grid:
         )
         held = MOST_RESIDENT_BYTES // max(self._bytes_per_cta * ctas, 1)
         return max(1, min(self.sms * max(per_sm, 1) // ctas, held))
-
-    def _specials(self) -> dict[str, int]:
-        """The special registers that all threads of the grid see alike."""
-        out = dict[str, int]()
-        for axis, letter in enumerate("xyz"):
-            size = self.cluster_shape[axis]
-            out[f"%ntid.{letter}"] = self.block[axis]
-            out[f"%nctaid.{letter}"] = self.shape[axis]
-            out[f"%cluster_nctaid.{letter}"] = size
-            out[f"%nclusterid.{letter}"] = self.shape[axis] // size
-        out |= {f"%{name}.w": 0 for name in _TRIPLES}
-        reserved = self.machine.shared_reserved
-        out["%cluster_nctarank"] = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
-        out["%is_explicit_cluster"] = int(self.explicit_cluster)
-        out["%nsmid"] = self.sms
-        out["%gridid"] = 1
-        out["%current_graph_exec"] = 0
-        out["%nwarpid"] = -(-(self.block[0] * self.block[1] * self.block[2]) // WARP)
-        out["%dynamic_smem_size"] = self.dynamic_bytes
-        out["%total_smem_size"] = out["%aggr_smem_size"] = self.shared_bytes + reserved
-        out["%reserved_smem_offset_begin"] = 0
-        out["%reserved_smem_offset_end"] = out["%reserved_smem_offset_cap"] = reserved
-        out |= zip(_RESERVED, self.machine.shared_reserved_parts, strict=True)
-        if self.program.specials & _WORKSPACE:
-            # Cooperative groups keep the arrivals at a barrier of the whole grid there; the driver clears it.
-            workspace = self.memory.add(padded(_WORKSPACE_BYTES, zero=True), "the grid's workspace").base
-            out |= {"%envreg1": workspace >> 32, "%envreg2": workspace & 0xFFFFFFFF}
-        return out
 
     def sm_of(self, cta: Cta) -> int:
         return cta.number % self.sms
@@ -310,13 +252,15 @@ class Grid:
             while True:
                 if self.eager:
                     self._eager_steps()
-                elif self._draws is not None:
-                    self._drawn_steps(self._draws)
+                elif self._native_turns is not None and isinstance(self.ready, ReadyGroups):
+                    self._drawn_steps(self._native_turns, self.ready)
                 if not self._step():
                     break
         finally:
             if self.reporter is not None:
                 self.reporter.flush()
+        if self.regions is not None and (moved := int(self.regions.moved[0])):
+            self.moved[TO_SHARED] = self.moved.get(TO_SHARED, 0) + moved
         if isinstance(self.schedule, Replay):
             self.schedule.finish()
 
@@ -333,8 +277,17 @@ class Grid:
         return self._locksteps and self.choose("lockstep", WARPS) == 1
 
     def _eager_steps(self) -> None:
-        """The fast path of the eager schedule: run ready groups in turn."""
-        ready = self.ready
+        """The fast path of the eager schedule: run ready groups in turn, and launch clusters where there are none."""
+        while self.ready:
+            self._eager_turns(self.ready)
+            self._check_limits()
+            if self.flight.possible or self.parked or self.spent or not self._can_launch():
+                return
+            self._steps += 1
+            self._completed_at = self.budget
+            self.launch_next()
+
+    def _eager_turns(self, ready: deque[Group] | ReadyGroups) -> None:
         while ready:
             group = ready.popleft()
             if group.state == READY:
@@ -350,33 +303,36 @@ class Grid:
                     self._check_limits()
                     if self._can_launch():
                         self.launch_next()
-        self._check_limits()
 
-    def _drawn_steps(self, schedule: Random) -> None:
-        """The fast path of a random schedule, while nothing is in flight: it draws as `_step` lets it."""
-        below, turn, flight = schedule.below, schedule.turn, self.flight
-        while ready := self.ready:
-            if flight.possible or self.parked or self.spent or self.has_stale or self.budget < 0:
+    def _drawn_steps(self, turns: Turns, ready: ReadyGroups) -> None:
+        """The fast path of a random schedule, while nothing is in flight: native code draws as `_step` lets it."""
+        while ready.size:
+            if self.flight.possible or self.parked or self.spent or self.has_stale or self.budget < 0:
                 return
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return
-            if self.effects != self._last_effects:
-                self._last_effects, self._budget_at_effect = self.effects, self.budget
+            launch, most = self._can_launch(), _TURNS
+            if launch:
+                most = min(most, self._launched_at + _FAIR_STEPS - self._steps)
+                if most <= 0:
+                    return
+                launch = not self._has_enough()
+            before = Progress(self.budget, self.effects, self._last_effects, self._budget_at_effect)
+            taken = turns.take(ready, before, launches=launch, most=most, look_after=_LOOK_AFTER)
+            self._steps += taken.steps
+            self._all_ran_at = self._steps
+            if taken.after.last_effects != self._last_effects:
                 self._look_at = _LOOK_AFTER
-            elif self._budget_at_effect - self.budget > _LOOK_AFTER:
-                return
-            launch, steps = self._next < self._total and len(self.clusters) < self._capacity, self._steps + 1
-            if launch and steps - self._launched_at > _FAIR_STEPS:
-                return
-            self._steps = self._all_ran_at = steps
-            groups = len(ready)
-            answer = below(groups + launch) if groups + launch > 1 else 0
-            if answer == groups:
+            self.budget, self.effects, self._last_effects, self._budget_at_effect = taken.after
+            if taken.why == turn_loop.LEAVES:
+                if taken.steps < most:
+                    return
+            elif taken.why == turn_loop.LAUNCH:
                 self.launch_next()
-                continue
-            group, blocks = ready[answer], turn() + 1
-            del ready[answer]
-            self._run(group, blocks)
+            elif taken.group is not None and taken.why == turn_loop.EXAMINE:
+                self._examine(taken.group)
+            elif taken.group is not None:
+                self._run(taken.group, taken.turn, taken.begun)
 
     def _step(self) -> bool:
         """Ask the schedule for one step; False when the grid is done."""
@@ -388,6 +344,7 @@ class Grid:
         if self.buffers is not None and len(self.buffers):
             completions = [*completions, *self.buffers.listed]
         launch = self._can_launch() and not (self._launches_last and self.clusters and (groups or completions))
+        launch = launch and not (groups and self._has_enough())
         if self._can_launch() and self._steps - self._launched_at > _FAIR_STEPS:
             self.launch_next()
             return True
@@ -441,45 +398,58 @@ class Grid:
         elif self.buffers is not None:
             self.buffers.commit(step)
 
-    def _run(self, group: Group, turn: int) -> int:
+    def _run(self, group: Group, turn: int, begun_by: Begun | None = None) -> int:
         """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended. Returns the
         number of blocks that it began.
+
+        Native code may have begun the turn: then the number of a record that it has left to Python, whether that is in
+        the second part of the turn, and the effects before the turn.
         """
         if self._interrupted is not None and not self._interrupted.starved(f"{group.cta.name} {group.name}"):
             turn = _TURN
-        effects, first = self.effects, min(turn, group.patient_for)
-        begun = group.run(first)
-        if self.effects != effects and group.state == READY and first < turn:
+        effects, first = self.effects, min(turn, group.row[PATIENCE])
+        number, second = 0, False
+        if begun_by is not None:
+            number, second, effects = begun_by
+        begun = group.run(turn - first if second else first, number)
+        if self.effects != effects and group.state == READY and first < turn and not second:
             # It does not only poll: it gets the rest of its turn.
             self._withdraw(group)
             self._idle -= 1
             begun += group.run(turn - first)
         if self.effects != effects or group.state != READY:
-            group.idle = 0
+            group.row[IDLE] = 0
             return begun
-        group.idle += first
-        if group.idle >= group.patient_for:
-            self._withdraw(group)
-            if self._spins(group):
-                self.parked.append(group)
-                group.idle = 0
-            else:
-                group.patient_for *= 2
+        group.row[IDLE] += first
+        if group.row[IDLE] >= group.row[PATIENCE]:
+            self._examine(group)
         return begun
 
-    def _runnable(self) -> Sequence[Group]:
+    def _examine(self, group: Group) -> None:
+        """Suspend a group that only polls."""
+        self._withdraw(group)
+        if self._spins(group):
+            self.parked.append(group)
+            group.row[IDLE] = 0
+        else:
+            group.row[PATIENCE] *= 2
+
+    def _runnable(self) -> deque[Group] | ReadyGroups:
         """The groups that can run; those that have had their turn follow after all others."""
         if self.has_stale:
             self.has_stale = False
-            self.ready = deque(group for group in self.ready if group.state == READY)
-            self.spent = deque(group for group in self.spent if group.state == READY)
+            for queue in (self.ready, self.spent):
+                kept = [group for group in queue if group.state == READY]
+                queue.clear()
+                queue.extend(kept)
         if not self.spent:
             self._all_ran_at = self._steps
-        elif not self.ready:
-            self.ready, self.spent = self.spent, self.ready
-        elif self._steps - self._all_ran_at > _FAIR_STEPS:
-            self.spent.extend(self.ready)
-            self.ready, self.spent = self.spent, deque()
+        elif not self.ready or self._steps - self._all_ran_at > _FAIR_STEPS:
+            # They come first now, and those that were ready after them.
+            others = list(self.ready)
+            self.ready.clear()
+            self.ready.extend([*self.spent, *others])
+            self.spent.clear()
         return self.ready
 
     def _timed_out(self) -> WarploomError:
@@ -521,11 +491,11 @@ class Grid:
 
         What it reads meanwhile is what it polls.
         """
-        flavour, self.flavour = self.flavour, self._with_calls  # the loads of native code are not seen
+        self.texts.flavour = self.texts.with_calls  # the loads of native code are not seen
         try:
             return self._comes_back(group)
         finally:
-            self.flavour = flavour
+            self.texts.flavour = self.texts.usual
 
     def _comes_back(self, group: Group) -> bool:
         before, effects = group.snapshot(), self.effects
@@ -561,6 +531,10 @@ class Grid:
     def _can_launch(self) -> bool:
         return self._next < self._total and len(self.clusters) < self._capacity
 
+    def _has_enough(self) -> bool:
+        """True if a random schedule has enough clusters to interleave: others are launched when groups wait or end."""
+        return self._turns and len(self.clusters) >= _ENOUGH_CLUSTERS
+
     @property
     def not_started(self) -> int:
         """The number of clusters that have not been launched."""
@@ -572,17 +546,10 @@ class Grid:
         self._sweep()
         index = self.take_cluster()
         assert index is not None
-        cluster = Cluster(self, index)
+        cluster = self._idle_clusters.pop() if self._idle_clusters else Cluster(self)
         self.clusters.append(cluster)
         self.most_resident = max(self.most_resident, len(self.clusters))
-        shape = self.cluster_shape
-        rank = 0
-        for z in range(shape[2]):
-            for y in range(shape[1]):
-                for x in range(shape[0]):
-                    at = (index[0] * shape[0] + x, index[1] * shape[1] + y, index[2] * shape[2] + z)
-                    cluster.ctas.append(Cta(self, cluster, at, rank))
-                    rank += 1
+        cluster.begin(index)
         for cta in cluster.ctas:
             self.budget -= _LAUNCH_COST * len(cta.live) + self._bytes_per_cta // _LAUNCH_BYTES
             cta.start()
@@ -639,17 +606,17 @@ class Grid:
         """Add what an ended CTA executed to the sums, and its warps to the list while that is short."""
         executed = [0] * len(cta.live)
         for group in cta.all_groups:
-            own = group.tally(self._executed, self._spans)
+            own = group.tally(self._executed)
             for warp in range(group.first_warp, group.first_warp + group.warps):
                 executed[warp] += own
-        room = _MOST_WARP_STATES - len(self.warps)
-        self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed[:room])]
+        if len(self.warps) < _MOST_WARP_STATES:
+            self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed)]
 
     @property
     def executed(self) -> list[int]:
         """The number of times that ended warps have executed each block."""
-        unfold(self._executed, self._spans)
-        return self._executed
+        found: list[int] = self._executed.tolist()
+        return found
 
     def submit(self, operation: Operation) -> None:
         """An asynchronous operation was issued."""
@@ -715,21 +682,22 @@ class Grid:
 
     def discard(self) -> None:
         """Release everything, after a fault too: resident CTAs refer to the grid."""
-        for cluster in (*self.clusters, *self._gone):
+        for cluster in (*self.clusters, *self._gone, *self._idle_clusters):
             cluster.discard()
         self.memory.watchers.clear()  # an engine's table of buffers refers to the memory, and the memory to it
         vars(self).clear()
 
     def _sweep(self) -> None:
-        """Release the clusters that have ended and have no operation in flight."""
-        kept = []
-        for cluster in self._gone:
-            if cluster.in_flight:
-                kept.append(cluster)
-            else:
-                cluster.give_back()
-                cluster.discard()
-        self._gone = kept
+        """Let the clusters that have ended and have no operation in flight serve later ones."""
+        if not self._gone:
+            return
+        free = [cluster for cluster in self._gone if not cluster.in_flight]
+        self._gone = [cluster for cluster in self._gone if cluster.in_flight]
+        if self.buffers is None:
+            self._idle_clusters += free
+            return
+        for cluster in free:  # its CTAs stand for the warps whose stores are still buffered
+            cluster.discard()
 
     def _stuck(self) -> bool:
         """Nothing is ready and nothing is under way: the end, a time limit that expires, or a deadlock."""
@@ -785,7 +753,7 @@ class Grid:
 
     def _barrier_sites(self) -> dict[int, BarrierSite]:
         """The barriers that native code may pass, by the numbers of their instructions."""
-        if self._alone is None:
+        if self.texts.of_whole_ctas is None:
             return {}
         return {at: barrier_site(op, self) for at, op in enumerate(self.program.ops) if op.family == "bar.sync"}
 

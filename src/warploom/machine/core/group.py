@@ -8,17 +8,21 @@ that end at the branch's join, where the warp goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
+from warploom.machine.core.special_registers import LaneSpecials, lane_specials
 from warploom.machine.engine.access_log import agent_number
-from warploom.machine.engine.context import Context, table_of
+from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.context import AGENT, BUDGET, COUNTS, EFFECTS, LEFT, STOP, UNIFORMS, Context, table_of
 from warploom.machine.memory.byte_memory import LocalMemory
+from warploom.machine.routines.turn_loop import BLOCKS, CONTEXT, GROUP_WORDS, IDLE, PATIENCE, PC, RESUME
+from warploom.machine.routines.turn_loop import COUNTS as COUNT_ROWS
+from warploom.machine.routines.turn_loop import UNIFORMS as UNIFORM_ROWS
 from warploom.machine.tensor.register_rows import RowNames
 from warploom.machine.translate.blocks import BLOCKED, ENDED, PARTED, SCATTERED
 from warploom.machine.translate.register_layout import FILES
@@ -26,7 +30,9 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
+    from warploom.machine.translate.native_tables import Table
     from warploom.machine.translate.translator import Flavour
+    from warploom.ptx.isa.table import Op
 
 Array = npt.NDArray[Any]
 
@@ -36,21 +42,12 @@ EXPIRED = "expired"
 LOADS = "tensor load"
 _PATIENCE = 256
 _MOST_RUNS = 8
-_CHAIN_COST = 1 << 20
-"""More instructions than a chain has, times the warps of a group."""
+_UNLIMITED = 1 << 62
 _DETOUR_BLOCKS = 64
 """Blocks that a warp may execute on a detour."""
 _POLLING_BLOCKS = 64
 """Blocks without an effect after which a group is examined for polling; twice as many each time that it is not."""
 POISON = {"p": False, "h": 0xFFFF, "a": 0xFFFFFFFF, "b": 0xFFFFFFFFFFFFFFFF, "q": complex(np.nan, np.nan)}
-
-
-def unfold(counts: list[int], spans: dict[tuple[int, int], int]) -> None:
-    """Count the blocks of each span, from a first up to an end, one by one."""
-    for (first, end), count in spans.items():
-        for block in range(first, end):
-            counts[block] += count
-    spans.clear()
 
 
 class Waitable:
@@ -91,14 +88,22 @@ class Loads(Waitable):
         """Tell observers if, with a group's next instruction, a register of every load of its warps has been read."""
 
 
+Functions = tuple[Callable[..., Any], ...]
+"""The functions of a text: one for each block, or for each run of instructions that native code does not execute."""
+
+
 class Storage:
     """Register files, one column per lane, and the block functions that are bound to their rows."""
 
-    __slots__ = ("blocks", "contexts", "files")
+    __slots__ = ("blocks", "contexts", "files", "registers")
 
     def __init__(self, rows: dict[str, int], lanes: int) -> None:
-        self.files: dict[str, Array] = {file: np.empty((rows[file], lanes), dtype) for file, dtype in FILES.items()}
-        self.blocks: dict[Hashable, tuple[tuple[Callable[..., int], ...], tuple[int, ...]]] = {}
+        self.files: dict[str, Array] = {
+            file: np.full((rows[file], lanes), POISON[file], dtype) for file, dtype in FILES.items()
+        }
+        self.blocks: dict[Hashable, tuple[Functions, Table | None]] = {}
+        self.registers = address_of(self.files["a"]), self.files["a"].nbytes
+        """The host address of the 32-bit registers, and their bytes."""
         self.contexts: dict[tuple[int, int], Context] = {}
         """The contexts of native code, by first lane and lanes."""
 
@@ -108,25 +113,38 @@ class Warpgroup:
 
     def __init__(self, cta: Cta, index: int, lanes: int) -> None:
         self.cta, self.index, self.lanes = cta, index, lanes
-        used = cta.grid.pool.get((index, cta.rank))
-        self.storage = used.pop() if used else Storage(cta.program.layout.rows, lanes)
-        self.files, self.blocks = self.storage.files, self.storage.blocks
-        for file, array in self.files.items():
-            array.fill(POISON[file])
+        self.storage = Storage(cta.program.layout.rows, lanes)
+        self.files, self.blocks, self.registers = self.storage.files, self.storage.blocks, self.storage.registers
+        self.flags = np.zeros(1, np.int64)
+        """Words that native code reads: 1 if groups of wgmmas may be incomplete."""
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
-        for context in self.storage.contexts.values():
-            self.bind(context)
         specials = cta.grid.lane_specials
         if index not in specials:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
         self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
 
+    def begin(self) -> None:
+        """Begin as the warpgroup of another CTA: nothing may be read from a register before it is written."""
+        for file, first, end in self.cta.program.unwritten:
+            self.files[file][first:end] = POISON[file]
+        self.flags[0] = 0
+        self.state.clear()
+        if self.local is not None:
+            self.local.begin()
+        if self.cta.grid.reporter is not None:
+            for context in self.storage.contexts.values():
+                context.words[AGENT] = self._agent(context)
+
     def bind(self, context: Context) -> None:
         """Let native code use the memories of the CTA, and report in its name."""
-        reporter, first = self.cta.grid.reporter, self.index * WARPGROUP_WARPS + context.first // WARP
-        log, cta = None if reporter is None else reporter.log, self.cta
-        context.bind(cta.shared, self.local, agent_number(cta.number, first), log, cta.phases, cta.threads)
+        reporter, cta = self.cta.grid.reporter, self.cta
+        log, agent, peers = None if reporter is None else reporter.log, self._agent(context), cta.cluster.peers
+        context.bind(cta.shared, self.local, agent, log, cta.phases, cta.threads, peers, self.flags)
+
+    def _agent(self, context: Context) -> int:
+        """The lanes of a context, in the entries of a log."""
+        return agent_number(self.cta.number, self.index * WARPGROUP_WARPS + context.first // WARP)
 
     def rows(self, names: RowNames) -> Array:
         """The registers of a brace list for all lanes of the warpgroup: a view where they are adjacent."""
@@ -134,29 +152,6 @@ class Warpgroup:
         if names.adjacent:
             return file[indices[0] : indices[-1] + 1]
         return file[list(indices)]
-
-
-def lane_specials(first: int, lanes: int, block: tuple[int, int, int]) -> dict[str, Array]:
-    """The special registers that tell the threads of a warpgroup apart, the same in every CTA."""
-    thread = np.arange(first, first + lanes, dtype=np.uint32)
-    x, y, _ = block
-    lane = thread % WARP
-    bit = np.uint32(1) << lane
-    specials = {
-        "%tid.x": thread % x,
-        "%tid.y": thread // x % y,
-        "%tid.z": thread // (x * y),
-        "%laneid": lane,
-        "%warpid": thread // WARP,
-        "%lanemask_eq": bit,
-        "%lanemask_lt": bit - np.uint32(1),
-        "%lanemask_le": bit | (bit - np.uint32(1)),
-        "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
-        "%lanemask_ge": ~(bit - np.uint32(1)),
-    }
-    for array in specials.values():
-        array.setflags(write=False)
-    return specials
 
 
 class Group:
@@ -168,9 +163,41 @@ class Group:
         self.number = cta.rank * len(cta.live) + first_warp
         self.first_lane = first_warp * WARP - warpgroup.index * WARPGROUP
         self.lanes = warps * WARP
-        self.u: list[Any] = cta.program.layout.uniform.copy()
+        self.u: Any
+        """The uniform registers: a list, or the memory in which native code has them."""
+        self.counts: Any
+        """The number of times that each block was executed."""
+        blocks = len(cta.program.flow.blocks)
+        if cta.uniforms is None:
+            self.u, self.counts = cta.program.layout.uniform.copy(), [0] * blocks
+        else:
+            self._uniforms, self._counts = np.empty_like(cta.uniforms), np.zeros(blocks, np.int64)
+            self.u, self.counts = self._uniforms.data, self._counts.data
+            self._addresses = address_of(self._uniforms), address_of(self._counts)
+        self.row: Any = [0] * GROUP_WORDS
+        """The words that native code knows of it (`routines/turn_loop.py`)."""
+        self.row_address = 0
+        if cta.uniforms is not None:
+            row = np.zeros(GROUP_WORDS, np.int64)
+            self.row, self.row_address = row.data, address_of(row)
+            self.row[UNIFORM_ROWS], self.row[COUNT_ROWS] = self._addresses
+        self._made: tuple[Functions, Table | None] | None = None
+        self._made_for: tuple[bool, Flavour | None] = (False, None)
+        self._native: Context | None = None
+        self._resumed: tuple[Table, Any] | None = None
+        """The table of the record with which it goes on inside of a block, and the token of the barrier before it."""
+
+    def begin(self) -> None:
+        """Begin with the first instruction."""
+        cta = self.cta
+        if cta.uniforms is None:
+            self.u[:] = cta.program.layout.uniform
+            self.counts = [0] * len(self.counts)
+        else:
+            np.copyto(self._uniforms, cta.uniforms)
+            self._counts.fill(0)
         self.mask: Array | None = None
-        self.pc = 0
+        self.pc = self.row[RESUME] = 0
         self.state = READY
         self.waiting: Waitable | None = None
         self.token: Any = None
@@ -180,36 +207,45 @@ class Group:
         self.joined: Array | None = None
         self.brood: list[Group] = []
         self.patience = 0
-        self.idle, self.patient_for = 0, _POLLING_BLOCKS
+        self.row[IDLE], self.row[PATIENCE] = 0, _POLLING_BLOCKS
         self.polled: tuple[Word, ...] = ()
-        self._made: tuple[tuple[Callable[..., int], ...], tuple[int, ...]] | None = None
-        self._made_for: tuple[bool, Flavour | None] = (False, None)
-        self.last = 0
-        """The last block of a chain that was executed."""
-        self._counts: list[int] = [0] * len(cta.program.flow.blocks)
-        self._spans: dict[tuple[int, int], int] = {}
-        """The runs of chains, from a first block up to an end, that `counts` does not have yet."""
+        self.at = 0
+        """The block in which the latest execution ended."""
         self._debt = 0
         """Instructions of a warp that ran alone on a detour, which the limit does not count yet."""
 
     @property
-    def counts(self) -> list[int]:
-        """The number of times that each block was executed."""
-        if self._spans:
-            unfold(self._counts, self._spans)
-        return self._counts
+    def pc(self) -> int:
+        """The next block."""
+        found: int = self.row[PC]
+        return found
 
-    def tally(self, blocks: list[int], spans: dict[tuple[int, int], int]) -> int:
-        """Add the executions of blocks and chains, by warps, to sums; return the instructions of each warp."""
-        counts, warps, own = self._counts, self.warps, 0
-        costs, sums = self.cta.program.costs, self.cta.program.cost_sums
-        for span, count in self._spans.items():
-            spans[span] = spans.get(span, 0) + count * warps
-            own += count * (sums[span[1]] - sums[span[0]])
-        for index in compress(range(len(counts)), counts):
-            blocks[index] += counts[index] * warps
-            own += counts[index] * costs[index]
-        return own
+    @pc.setter
+    def pc(self, block: int) -> None:
+        self.row[PC] = block
+
+    def show(self) -> None:
+        """Let native code execute the group's turns, where Python need not begin them."""
+        row = self.row
+        row[BLOCKS] = 0
+        if self.mask is not None:
+            return
+        _, table = self.code(masked=False, usual=True)
+        if table is None:
+            return
+        if self.token is not None:
+            # A barrier that it has waited for: where nothing notes that it passes, it goes on after it.
+            if not getattr(self.token, "passes", False) or table.waiting[row[PC]] < 0:
+                return
+            self._resumed = table, self.token
+            self.token, row[RESUME] = None, table.after[table.waiting[row[PC]]]
+        row[BLOCKS], row[CONTEXT] = table.blocks_at, self._context().address
+
+    def tally(self, blocks: Array) -> int:
+        """Add the executions of blocks, by warps, to sums; return the instructions of each warp."""
+        counts = np.asarray(self.counts)
+        blocks += counts * self.warps
+        return int((counts * self.cta.program.cost_array).sum(dtype=np.int64))
 
     @property
     def last_warp(self) -> int:
@@ -226,196 +262,217 @@ class Group:
         """The lanes that take part, always as an array."""
         return np.ones(self.lanes, np.bool_) if self.mask is None else self.mask
 
-    def blocks(self, masked: bool) -> tuple[tuple[Callable[..., int], ...], tuple[int, ...]]:
-        """The block functions over the registers of these warps, made when first needed, and the entries of chains.
+    def code(self, masked: bool, *, usual: bool = False) -> tuple[Functions, Table | None]:
+        """The functions of a text over the registers of these warps, made when first needed, and its table for native
+        code: in the present flavour, or in the `usual` one of the run.
 
         Lane groups share them. They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the
         group.
         """
-        grid = self.grid
-        if self._made is not None and self._made_for == (masked, grid.flavour):
+        texts = self.grid.texts
+        wanted = texts.usual if usual else texts.flavour
+        if self._made is not None and self._made_for == (masked, wanted):
             return self._made
-        flavour = grid.flavour_of(self.lanes) if not masked else grid.flavour
-        self._made, self._made_for = self._in_flavour(masked, flavour), (masked, grid.flavour)
-        return self._made
-
-    def _in_flavour(self, masked: bool, flavour: Flavour) -> tuple[tuple[Callable[..., int], ...], tuple[int, ...]]:
+        flavour = wanted if masked else texts.of_group(wanted, self.lanes)
         key = (self.first_lane, self.lanes, masked, flavour)
         made = self.warpgroup.blocks.get(key)
         if made is None:
-            factory, entries = self.grid.factory(masked, flavour)
-            made = self.warpgroup.blocks[key] = (self._bound(factory), entries)
+            factory, table = texts.factory(masked, flavour)
+            made = self.warpgroup.blocks[key] = (self._bound(factory), table)
+        self._made, self._made_for = made, (masked, wanted)
         return made
 
-    def _bound(self, factory: Callable[..., tuple[Callable[..., int], ...]]) -> tuple[Callable[..., int], ...]:
-        """Block functions over the registers of these warps."""
+    def _bound(self, factory: Callable[..., Functions]) -> Functions:
+        """Functions over the registers of these warps."""
         lanes = slice(self.first_lane, self.first_lane + self.lanes)
         files = {file: array[:, lanes] for file, array in self.warpgroup.files.items()}
         return factory(
             *(files[f] for f in FILES),
             self.lanes,
             self.cta.specials,
-            {name: array[lanes] for name, array in self.warpgroup.specials.items()},
+            LaneSpecials(self.warpgroup.specials, lanes),
             self.cta.symbols,
             1,
             b"\x01" * self.lanes,
-            self._context(),
         )
 
-    def _context(self) -> Context | None:
-        """The context of native code; None without an engine."""
-        regions, key, contexts = self.grid.regions, (self.first_lane, self.lanes), self.warpgroup.storage.contexts
-        if regions is None:
-            return None
-        if key not in contexts:
-            warpgroup = self.warpgroup
-            tables = self.grid.special_tables
-            if warpgroup.index not in tables:
-                tables[warpgroup.index] = table_of(warpgroup.specials)
-            contexts[key] = Context(warpgroup.files, tables[warpgroup.index], *key, regions)
-            warpgroup.bind(contexts[key])
-        return contexts[key]
+    def _context(self) -> Context:
+        """The context of native code."""
+        if self._native is None:
+            key, contexts = (self.first_lane, self.lanes), self.warpgroup.storage.contexts
+            if key not in contexts:
+                warpgroup, regions = self.warpgroup, self.grid.regions
+                assert regions is not None
+                tables = self.grid.special_tables
+                if warpgroup.index not in tables:
+                    tables[warpgroup.index] = table_of(warpgroup.specials)
+                contexts[key] = Context(warpgroup.files, tables[warpgroup.index], *key, regions)
+                warpgroup.bind(contexts[key])
+            self._native = contexts[key]
+        return self._native
 
-    def resume(self, segment: int, record: int, u: list[Any], mask: Array | None = None) -> int:
-        """Execute the rest of a block from an instruction on that native code does not: a fault, most often."""
-        if self.grid.reporter is not None:
-            record = self._again(segment, record)
-        key = (self.first_lane, self.lanes, mask is not None, segment, record)
+    def _alone(self, op: Op, mask: Array | None) -> Any:
+        """Execute one instruction that native code has left to the reference."""
+        key = (self.first_lane, self.lanes, mask is not None, id(op))
         made = self.warpgroup.blocks.get(key)
         if made is None:
-            rest = self.grid.rest(segment, record, mask is not None)
-            made = self.warpgroup.blocks[key] = (self._bound(rest), ())
+            factory = self.grid.texts.alone(op, mask is not None)
+            made = self.warpgroup.blocks[key] = (self._bound(factory), None)
         run = made[0][0]
-        return run(self, u) if mask is None else run(self, u, mask)
+        return run(self, self.u) if mask is None else run(self, self.u, mask)
 
-    def interrupted(self, segment: int, record: int, u: list[Any]) -> int:
-        """Native code has left a chain: the turn is over, or the reference must execute an instruction."""
-        found = self.cta.program.segments[segment]
-        if self.grid.reporter is not None:
-            record = self._again(segment, record)
-        begun = found.boundaries.get(record)
-        if begun is not None:
-            self.last = begun - 1
-            return begun
-        self.last = found.block if record == len(found.records) else found.records[record].block
-        return self.resume(segment, record, u)
+    def run(self, steps: int, number: int = 0) -> int:
+        """Execute blocks until the group waits, ends, parts, or has had its turn; the number of those that it began.
 
-    def _again(self, segment: int, record: int) -> int:
-        """Let native code go on after a full log was reported; the record that it returns at, or the number of all."""
-        reporter, program = self.grid.reporter, self.cta.program
-        log = None if reporter is None else reporter.log
-        context, engine = self._context(), self.grid.flavour.engine
-        records, boundaries = program.segments[segment].records, program.segments[segment].boundaries
-        while log is not None and log.is_full and record < len(records) and record not in boundaries:
-            assert reporter is not None
-            assert context is not None
-            assert engine is not None
-            reporter.flush()
-            start = program.functions[f"R{segment}"] + 8 * program.segments[segment].starts[record]
-            record = engine.run(context.address, start) - 1
-            record = len(records) if record < 0 else record
-            self.grid.effects += context.effects[0]
-            context.effects[0] = 0
-        return record
-
-    def run(self, steps: int) -> int:
-        """Execute blocks until the group waits, ends, parts, or has had its turn; the number of those that it began."""
-        turn = steps
-        counts, spans, costs = self._counts, self._spans, self.cta.program.costs
-        pc, mask, u = self.pc, self.mask, self.u
-        chained = False
-        sums = self.cta.program.cost_sums
-        self.grid.current = self
-        budget = self.grid.budget
-        try:
-            if mask is None:
-                blocks, entries = self.blocks(masked=False)
-                warps, waited = self.warps, None
-                if self.token is not None and self.lanes == self.cta.threads:
-                    # It has arrived at a barrier, as warps that have become one group since: that is not done again.
-                    waited, _ = self._in_flavour(False, self.grid.flavour)
-                while True:
-                    if waited is None and entries and (at := entries[pc]) >= 0:
-                        # Near the limit block after block, so that it is found where the reference finds it.
-                        self.last, chained = pc, True
-                        after = blocks[pc](self, u, at, steps if budget > _CHAIN_COST else 1)
-                        chained, end = False, self.last + (after >= 0)
-                        if end > pc:
-                            spans[pc, end] = spans.get((pc, end), 0) + 1
-                            budget -= (sums[end] - sums[pc]) * warps
-                            steps -= end - pc
-                            pc = end
-                        if after < 0:
-                            break
-                        pc = after
-                        if steps <= 0 or budget < 0:
-                            break
-                        continue
-                    after = (blocks if waited is None else waited)[pc](self, u)
-                    waited = None
-                    if after < 0:
-                        break
-                    counts[pc] += 1
-                    budget -= costs[pc] * warps
-                    pc = after
-                    steps -= 1
-                    if steps <= 0 or budget < 0:
-                        break
-            else:
-                blocks, _ = self.blocks(masked=True)
-                while True:
-                    if pc == self.join:
-                        after = ENDED
-                        break
-                    if self.parent is not None and len(self.parent.brood) > 1:
-                        if self._gives_way(pc):
-                            after = pc
-                            break
-                        mask = self.mask
-                    after = blocks[pc](self, u, mask)
-                    if after < 0:
-                        break
-                    counts[pc] += 1
-                    budget -= costs[pc]
-                    pc = after
-                    steps -= 1
-                    if steps <= 0 or budget < 0:
-                        break
-        except Exception as error:
-            self.pc = self.last if chained else pc
-            located = self.grid.located(error, self)
-            if located is error:
-                raise
-            raise located from None
+        With the `number` of a record, native code has begun the turn and left an instruction to Python.
+        """
+        grid, costs = self.grid, self.cta.program.costs
+        grid.current = self
+        if number:
+            functions, table = self.code(masked=False)
+            assert table is not None
+            after, left, budget = self._go_on(functions, table, number, -1)
+        else:
+            after, left, budget = self._turn(steps, grid.budget)
+        pc = self.at
         if after > PARTED:
             self.pc = pc
-        self.grid.budget = budget - self._debt
+        grid.budget = budget - self._debt
         self._debt = 0
         if after >= 0:
-            self.grid.preempted(self)
+            grid.preempted(self)
         elif after == BLOCKED:
-            self.grid.budget -= 1
-            self.grid.blocked(self)
+            grid.budget -= 1
+            grid.blocked(self)
         elif after == ENDED:
             if pc == self.join:
                 self._reach_join()
             else:
-                counts[pc] += 1
+                self.counts[pc] += 1
                 self.end()
         elif after == PARTED:
-            counts[pc] += 1
-            self.grid.budget -= costs[pc] * self.warps
-        return max(turn - steps + (after < 0), 1)
+            self.counts[pc] += 1
+            grid.budget -= costs[pc] * self.warps
+        return max(steps - left + (after < 0), 1)
+
+    def _turn(self, left: int, budget: int) -> tuple[int, int, int]:
+        """Execute so many blocks, within a budget: the next block or a code, and what is left of both."""
+        if self.mask is None:
+            return self.walk(self.pc, left, budget, -1)
+        pc = self.pc
+        while True:
+            if pc == self.join:
+                self.at = pc
+                return ENDED, left, budget
+            alone = self.parent is None or len(self.parent.brood) <= 1
+            if not alone and self._gives_way(pc):
+                self.at = pc
+                return pc, left, budget
+            blocks = left if alone else 1
+            after, unused, budget = self.walk(pc, blocks, budget, -1 if self.join is None else self.join)
+            left -= blocks - unused
+            if after < 0 or left <= 0 or budget < 0:
+                return after, left, budget
+            pc = after
+
+    def walk(self, pc: int, left: int, budget: int, stop: int) -> tuple[int, int, int]:
+        """Execute up to so many blocks, within a budget, up to a block: the next block or a code, and what is left of
+        both. `at` is the next block, or the one in which the code was found.
+        """
+        functions, table = self.code(masked=self.mask is not None)
+        start, self.row[RESUME] = self.row[RESUME], 0
+        if start and self._resumed is not None and self._resumed[0] is not table:
+            self.token, start = self._resumed[1], 0  # the record is another table's: it passes the barrier here
+        if table is not None:
+            return self._walk_native(functions, table, start or table.addresses[pc], pc, left, budget, stop)
+        mask, u, counts, costs, warps = self.mask, self.u, self.counts, self.cta.program.costs, self.warps
+        try:
+            while True:
+                after: int = functions[pc](self, u) if mask is None else functions[pc](self, u, mask)
+                if after < 0:
+                    break
+                counts[pc] += 1
+                budget -= costs[pc] * warps
+                pc = after
+                left -= 1
+                if left <= 0 or budget < 0 or pc == stop:
+                    break
+        except Exception as error:  # noqa: BLE001  (it is raised again, with its place)
+            self._fail(error, pc)
+        self.at = pc
+        return after, left, budget
+
+    def _walk_native(
+        self, functions: Functions, table: Table, start: int, pc: int, left: int, budget: int, stop: int
+    ) -> tuple[int, int, int]:
+        context = self._context()
+        words = context.words
+        words[UNIFORMS], words[COUNTS] = self._addresses
+        words[LEFT], words[BUDGET], words[STOP] = left, budget, stop
+        if self.mask is not None:
+            np.copyto(context.mask, self.mask)
+        if self.token is None:
+            number = table.engine.run(context.address, start)
+        else:  # it has waited for the first instruction, which is Python's then
+            number = (table.waiting[pc] if table.waiting[pc] >= 0 else table.entries[pc]) + 1
+        return self._go_on(functions, table, number, stop)
+
+    def _go_on(self, functions: Functions, table: Table, number: int, stop: int) -> tuple[int, int, int]:
+        """Execute the instruction of a record, and native code after it, as in `walk`; or end, without a record."""
+        mask, u, grid, records = self.mask, self.u, self.grid, table.records
+        context, run, at = self._context(), table.engine.run, 0
+        words, address = context.words, context.address
+        try:
+            while number > 0:
+                if words[EFFECTS]:
+                    grid.effects += words[EFFECTS]
+                    words[EFFECTS] = 0
+                record = records[number - 1]
+                at = record.block
+                if record.function >= 0:
+                    function = functions[record.function]
+                    after = function(self, u) if mask is None else function(self, u, mask)
+                elif grid.reporter is not None and grid.reporter.has_full_log:
+                    grid.reporter.flush()
+                    number = run(address, table.starts[number - 1])
+                    continue
+                else:
+                    assert record.op is not None
+                    after = self._alone(record.op, mask)
+                if after is None:
+                    number = run(address, table.after[number - 1])
+                    continue
+                if after < 0:
+                    self.at = at
+                    return after, words[LEFT], words[BUDGET]
+                self.counts[at] += 1
+                words[BUDGET] -= self.cta.program.costs[at] * self.warps
+                words[LEFT] -= 1
+                if words[LEFT] <= 0 or words[BUDGET] < 0 or after == stop:
+                    self.at = after
+                    return after, words[LEFT], words[BUDGET]
+                number = run(address, table.addresses[after])
+        except Exception as error:  # noqa: BLE001  (as above)
+            self._fail(error, at)
+        if words[EFFECTS]:
+            grid.effects += words[EFFECTS]
+            words[EFFECTS] = 0
+        self.at = ~number
+        return ~number, words[LEFT], words[BUDGET]
+
+    def _fail(self, error: Exception, pc: int) -> NoReturn:
+        """Raise an error of a block with its place."""
+        self.pc = pc
+        located = self.grid.located(error, self)
+        if located is error:
+            raise error
+        raise located from None
 
     def snapshot(self) -> tuple[int, list[Any], tuple[bytes, ...]]:
         """The next block and the contents of the registers; of the uniform ones, those that may still be read."""
         lanes, u = slice(self.first_lane, self.first_lane + self.lanes), self.u
         needed = [u[index] for index in self.cta.program.shared_needs(self.pc)]
         return self.pc, needed, tuple(array[:, lanes].tobytes() for array in self.warpgroup.files.values())
-
-    def forget(self) -> None:
-        """Drop the uniform registers; the counts stay."""
-        self.u = []
 
     def wait(self, on: Waitable) -> None:
         """Let the group wait; the caller then returns None or False."""
@@ -508,28 +565,12 @@ class Group:
         It breaks up if the warp waits, parts, takes long, or comes with other uniform registers.
         """
         warp, program, grid = self._detached(number), self.cta.program, self.grid
-        blocks, entries = warp.blocks(masked=False)
-        counts, costs, u, after = warp.counts, program.costs, warp.u, pc
         warp.state, grid.current = READY, warp
-        try:
-            for _ in range(_DETOUR_BLOCKS):
-                after = blocks[pc](warp, u, entries[pc], 1) if entries and entries[pc] >= 0 else blocks[pc](warp, u)
-                if after < 0:
-                    break
-                counts[pc] += 1
-                self._debt += costs[pc]
-                pc = after
-                if pc == join:
-                    break
-        except Exception as error:
-            warp.pc = pc
-            located = grid.located(error, warp)
-            if located is error:
-                raise
-            raise located from None
+        after, _, budget = warp.walk(pc, _DETOUR_BLOCKS, _UNLIMITED, join)
+        self._debt += _UNLIMITED - budget
         grid.current = self
         needed = program.shared_values(join)
-        if after == join and needed(u) == needed(self.u):
+        if after == join and needed(warp.u) == needed(self.u):
             warp.state = DONE
             return join
         self.state = DONE
@@ -538,19 +579,20 @@ class Group:
                 each = self._detached(other)
                 each.pc, each.state = join, READY
                 grid.woken(each)
+        at = warp.at
         if after > PARTED:
-            warp.pc = pc
+            warp.pc = at
         if after >= 0:
             grid.woken(warp)
         elif after == BLOCKED:
             self._debt += 1
             grid.blocked(warp)
         else:
-            counts[pc] += 1
+            warp.counts[at] += 1
             if after == ENDED:
                 warp.end()
             else:
-                self._debt += costs[pc]
+                self._debt += program.costs[at]
         return PARTED
 
     def _leave(self, ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:

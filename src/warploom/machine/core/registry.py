@@ -30,19 +30,22 @@ MEANINGS: dict[str, Meaning] = {}
 
 
 class Together(Protocol):
-    """Instructions of one family that follow each other, with the same guard and operands that all lanes share.
+    """Instructions of one family that follow each other, with the same guard and operands that all lanes share, and
+    perhaps their commit.
 
-    Called with those operands, of all of them, it executes them as they were executed before; False, and nothing is
-    done, where it cannot. `learn` is called after they were executed one by one.
+    Called with those operands, of all of them, and with the operands of the commit, it executes them as they were
+    executed before; False, and nothing is done, where it cannot. `learn` is called after they were executed one by one,
+    before the commit.
     """
 
-    def __call__(self, group: Any, mask: Any, values: tuple[int, ...], /) -> bool: ...
+    def __call__(self, group: Any, mask: Any, values: tuple[int, ...], commit: tuple[Any, ...], /) -> bool: ...
 
     def learn(self, group: Any, mask: Any, values: tuple[int, ...], /) -> None: ...
 
 
-TOGETHER: dict[str, Callable[[int], Together]] = {}
-"""The families that have such a function, which gets the number of the instructions."""
+TOGETHER: dict[str, tuple[str, Callable[[int, bool], Together]]] = {}
+"""The families that have such a function, each with the family of its commit. It gets the number of the instructions,
+and whether the commit is one of those that it executes."""
 
 
 def executes(*families: str) -> Callable[[Meaning], Meaning]:

@@ -165,6 +165,11 @@ class Reporter:
     def _barriers(self) -> Mapping[int, BarrierSite]:
         return self._find_barriers()
 
+    @property
+    def has_full_log(self) -> bool:
+        """True if native code cannot enter anything more in its log."""
+        return self.log is not None and self.log.is_full
+
     def flush(self) -> None:
         """Report the accesses of native code since the last event."""
         if not self._others and (self.log is None or self.log.is_empty):

@@ -29,8 +29,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from warploom.diagnostics import Diag
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.store_buffers import FAMILIES as STORES
+from warploom.machine.routines.turn_loop import TURN_BITS
 
 
 @runtime_checkable
@@ -135,8 +139,45 @@ _SHORT_TURNS = 256
 """Turns of one block at the start of a random run: a small kernel is interrupted before every access."""
 _LOCKSTEP = 15 / 16
 """The probability that the warps of a CTA which is launched later run in lockstep."""
+_DRAWS = 1024
+"""Words that are drawn at once."""
 _TURN_MASKS = (0, 7, 31, 127)
 """The bits of a later turn's blocks, less one: one block as often as few, some or many."""
+
+
+class Draws:
+    """The words of 32 bits of Python's generator, one after the other; native code takes them from memory."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = random.Random(seed)
+        self._words = np.zeros(0, np.uint32)
+        self._held = self._words.data
+        self.address = self.end = 0
+        """The host address of the words, and their number."""
+        self.at = 0
+        """The next of the words."""
+
+    def refill(self) -> None:
+        """Make more words."""
+        made = np.frombuffer(self._generator.randbytes(4 * _DRAWS), "<u4")
+        self._words, self.at = np.concatenate([self._words[self.at :], made]), 0
+        self._held, self.address, self.end = self._words.data, address_of(self._words), len(self._words)
+
+    def _next(self) -> int:
+        if self.at >= self.end:
+            self.refill()
+        found: int = self._held[self.at]
+        self.at += 1
+        return found
+
+    def bits(self, count: int) -> int:
+        """A number of so many bits, up to 32."""
+        return self._next() >> (32 - count)
+
+    def fraction(self) -> float:
+        """A number from 0 to 1: the draw of `random.random`."""
+        high, low = self._next() >> 5, self._next() >> 6
+        return float((high * 67108864 + low) * (1 / 9007199254740992))
 
 
 @dataclass
@@ -156,19 +197,20 @@ class Random:
     starves: bool = False
     buffers: bool = False
     turns: bool = field(default=True, init=False)
-    _draw: random.Random = field(init=False, repr=False)
-    _taken: int = field(default=0, init=False, repr=False)
+    draws: Draws = field(init=False, repr=False)
+    taken: int = field(default=0, init=False, repr=False)
+    """Turns so far."""
 
     def __post_init__(self) -> None:
-        self._draw = random.Random(self.seed)
+        self.draws = Draws(self.seed)
 
     def is_rare(self) -> bool:
         """Draw True once in sixteen times."""
-        return self._draw.random() < 1 / 16
+        return self.draws.fraction() < 1 / 16
 
     def below(self, count: int) -> int:
         """Draw a number below another: the draws of `randrange`, without its checks."""
-        draw, bits = self._draw.getrandbits, count.bit_length()
+        draw, bits = self.draws.bits, count.bit_length()
         found = draw(bits)
         while found >= count:
             found = draw(bits)
@@ -176,26 +218,30 @@ class Random:
 
     def turn(self) -> int:
         """Draw the length of a turn, in blocks less one."""
-        self._taken += 1
-        if self._taken <= _SHORT_TURNS:
+        self.taken += 1
+        if self.taken <= _SHORT_TURNS:
             return 0
-        bits = self._draw.getrandbits(9)
+        bits = self.draws.bits(TURN_BITS)
         return bits >> 2 & _TURN_MASKS[bits & 3]
+
+    def limits(self) -> tuple[int, tuple[int, ...]]:
+        """The number of turns of one block, and the masks of the lengths of later ones, for native code."""
+        return _SHORT_TURNS, _TURN_MASKS
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "turn":
             return self.turn()
         if kind == "lockstep":
-            return int(self._taken >= _SHORT_TURNS and self._draw.random() < _LOCKSTEP)
+            return int(self.taken >= _SHORT_TURNS and self.draws.fraction() < _LOCKSTEP)
         if kind == "giveup":
-            return int(self._draw.random() < 0.02)
+            return int(self.draws.fraction() < 0.02)
         if kind == "cancel":
-            return int(self._draw.random() < 0.9)
+            return int(self.draws.fraction() < 0.9)
         count = len(options)
         operations = kind == "step" and count - 1 > groups
         if operations and options[-1] == "launch" and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
-            return self.below(count - (self._draw.random() < 0.9))
+            return self.below(count - (self.draws.fraction() < 0.9))
         return self.below(count)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ class Setup:
     """Called after a run that ended without an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarpState:
+class WarpState(NamedTuple):
     """One warp at the end of a run: its CTA, and the instructions that it executed."""
 
     cta: Triple

@@ -17,12 +17,14 @@ from warploom.machine.engine.addresses import address_of
 
 Array = npt.NDArray[Any]
 
-SITE, AGENT, LANES, CHANGES, ADDRESSES = 0, 1, 2, 4, 6
+SITE, AGENT, LANES, CHANGES, STEP, ADDRESSES = 0, 1, 2, 4, 6, 7
 """The words of an entry: the instruction's number, who executes it (`agent_number`), the lanes that take part and those
-whose stores change memory (two words each), and an address for each lane."""
+whose stores change memory (two words each), the distance of the address of a lane from that of the lane before, and the
+first address; where the distances differ (`UNEVEN`), an address for each lane."""
+UNEVEN = (1 << 64) - 1
 MOST_LANES = 128
 WORDS = ADDRESSES + MOST_LANES
-MOST_ENTRIES = 1024
+MOST_ENTRIES = 2048
 _WARP_BITS = 16
 _WORD = (1 << 64) - 1
 
@@ -35,6 +37,15 @@ def agent_number(cta: int, first_warp: int) -> int:
 def agent_parts(numbers: Array) -> tuple[Array, Array]:
     """The CTAs and the first warps of numbers."""
     return numbers >> _WARP_BITS, numbers & (1 << _WARP_BITS) - 1
+
+
+def addresses_of(entries: Array) -> Array:
+    """The addresses of all lanes, for each of some entries."""
+    even = (entries[:, STEP] != np.uint64(UNEVEN)).nonzero()[0]
+    found = entries[:, ADDRESSES:].astype(np.int64)
+    first, step = found[even, :1], entries[even, STEP].astype(np.int64)[:, None]
+    found[even] = first + step * np.arange(MOST_LANES)
+    return found
 
 
 class AccessLog:
@@ -71,8 +82,9 @@ class AccessLog:
         entry[LANES], entry[LANES + 1] = lanes & _WORD, lanes >> 64
         entry[CHANGES], entry[CHANGES + 1] = changes & _WORD, changes >> 64
         if isinstance(addresses, int):
-            entry[ADDRESSES:] = addresses
+            entry[STEP], entry[ADDRESSES] = 0, addresses
         else:
+            entry[STEP] = UNEVEN
             entry[ADDRESSES : ADDRESSES + len(addresses)] = addresses
         self._words[0] += 8 * WORDS
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine import tables
 from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.engine.addresses import address_of
@@ -22,6 +23,7 @@ from warploom.machine.memory.byte_memory import (
     GlobalMemory,
     LocalMemory,
 )
+from warploom.machine.routines.tensor_map_rows import MapRows
 
 Array = npt.NDArray[Any]
 
@@ -32,9 +34,22 @@ SPECIAL_STRIDE, MASK = 7, 8
 SHARED, SHARED_BASE, SHARED_SIZE = 9, 10, 11
 GLOBAL, LOCAL, LOCAL_SIZE, EFFECTS, TABLES = 12, 13, 14, 15, 16
 LOG, AGENT = 17, 18
-BLOCKS, PHASES, THREADS = 19, 20, 21
-"""The blocks that may still begin in this call, the phases of the CTA's named barriers, and its threads."""
-WORDS = 24
+PHASES, THREADS = 19, 20
+"""The phases of the CTA's named barriers, and its threads."""
+UNIFORMS, COUNTS = 21, 22
+"""The group's uniforms, and the executions of each block by it."""
+LEFT, BUDGET, STOP, WARPS = 23, 24, 25, 26
+"""The blocks that the group may still execute, the instructions that all may, the block before which it stops, and its
+warps."""
+CLUSTER, MAPS, IN_FLIGHT, MOVED = 27, 28, 29, 30
+"""The CTAs of the cluster, the tensor maps of the grid, and the places of two numbers: the operations in flight, and
+the bytes that native code has moved from global to shared memory."""
+PEER_BASE, PEER_SIZE, PEER_BARRIERS, PEER_WORDS = 1, 2, 3, 4
+"""The words of a CTA of a cluster, after their number: the host address of its shared memory, its first address, its
+bytes (0 once the CTA has ended), and its mbarriers."""
+FLAGS = 31
+"""The flags of the warpgroup: 1 if groups of wgmmas may be incomplete."""
+WORDS = 32
 """Words of a context; the bytes of the lane mask come after them."""
 ITEM_BYTES = {"p": 1, "h": 2, "a": 4, "b": 8, "s": 4}
 SPECIALS = (
@@ -65,6 +80,10 @@ class Regions:
         self._memory, self._parameters = memory, parameters
         self.header = np.zeros(2, np.uint64)
         self._table = np.zeros((0, REGION_WORDS), np.uint64)
+        self.maps = MapRows()
+        """The tensor maps that native code knows."""
+        self.in_flight, self.moved = np.zeros((2, 1), np.int64)
+        """The number of operations in flight, and the bytes that native code has moved from global to shared memory."""
         memory.watchers.append(self.update)
         self.update()
 
@@ -94,7 +113,7 @@ class Regions:
 class Context:
     """The context of the lanes from `first` up to `first + lanes` of a warpgroup."""
 
-    __slots__ = ("_buffer", "_kept", "_words", "address", "blocks", "effects", "first", "mask", "parameter")
+    __slots__ = ("_buffer", "_kept", "_words", "address", "first", "mask", "words")
 
     def __init__(self, files: dict[str, Array], table: Array, first: int, lanes: int, regions: Regions) -> None:
         columns = files["p"].shape[1]
@@ -108,12 +127,10 @@ class Context:
         self.first, self.address = first, address_of(self._buffer)
         self.mask = self._buffer[8 * WORDS :].view(np.bool_)
         """The lanes of the group that take part, for kernels with a mask."""
-        self.effects = words[EFFECTS : EFFECTS + 1].data
-        """Stores and barriers that kernels have executed."""
-        self.blocks = words[BLOCKS : BLOCKS + 1].data
-        """The blocks that may begin in the next call."""
-        self.parameter = regions.parameter
-        words[LANES], words[STRIDE] = lanes, columns
+        self.words = words.view(np.int64).data
+        """All words: those of the group that executes are written before each call (`UNIFORMS` to `STOP`), and
+        `EFFECTS` counts stores and barriers that kernels have executed."""
+        words[LANES], words[STRIDE], words[WARPS] = lanes, columns, lanes // WARP_LANES
         for file, array in files.items():
             if file not in FILES:
                 continue
@@ -123,6 +140,8 @@ class Context:
         words[FILES["s"]], words[SPECIAL_STRIDE] = address_of(table) + first * table.itemsize, table.shape[1]
         words[MASK] = self.address + 8 * WORDS
         words[GLOBAL], words[TABLES] = address_of(regions.header), address_of(tables.ADDRESSES)
+        words[MAPS] = address_of(regions.maps.table)
+        words[IN_FLIGHT], words[MOVED] = address_of(regions.in_flight), address_of(regions.moved)
 
     def bind(
         self,
@@ -132,13 +151,16 @@ class Context:
         log: AccessLog | None,
         phases: Array,
         threads: int,
+        cluster: Array,
+        flags: Array,
     ) -> None:
         """Use the memories and barriers of a CTA; `agent` is who executes, in the entries of a log."""
-        self._kept[3:] = [shared, local, log, phases]
+        self._kept[3:] = [shared, local, log, phases, cluster, flags]
         words = self._words
         words[SHARED], words[SHARED_BASE], words[SHARED_SIZE] = address_of(shared.data), shared.base, shared.size
         size = 0 if local is None else local.size
         words[LOCAL] = 0 if local is None else address_of(local.rows) + self.first * size
         words[LOCAL_SIZE] = size
         words[LOG], words[AGENT] = 0 if log is None else log.header, agent
-        words[PHASES], words[THREADS] = address_of(phases), threads
+        words[PHASES], words[THREADS], words[CLUSTER] = address_of(phases), threads, address_of(cluster)
+        words[FLAGS] = address_of(flags)

@@ -1,14 +1,15 @@
 """Native kernels of arithmetic forms, as LLVM text: one function per form and kind of its operands.
 
-A kernel is `i64 (context, record)`. It works on all lanes, and then jumps to the kernel of the next record; the last
-record's kernel returns 0. A record is a sequence of words: the address of its kernel, its number, and one word for each
-operand: for a row the number of the row times the bytes of an element, for a scalar the distance in bytes from the
-record to the value.
+A kernel is `i64 (context, record)`. It works on all lanes, and then jumps to the kernel of the next record. A record is
+a sequence of words: the address of its kernel, its number, and one word for each operand: for a row the number of the
+row times the bytes of an element, for a scalar its place (`constant_word`, `uniform_word`).
+
+A register that is the same in all lanes is a word of 64 bits: a *uniform*. Arithmetic on uniforms alone is done once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warploom.machine.engine import access_log, context
 from warploom.machine.engine.llvm_ops import SCALARS, Host, LlvmOps
@@ -19,6 +20,17 @@ from warploom.machine.engine.vectors import UnsupportedError, Value
 HEAD_WORDS = 2
 """Words of a record before its operands: the kernel's address, and the number of the record plus one."""
 ROW_TYPES = {"p": "i8", "h": "i16", "a": "i32", "b": "i64", "s": "i32"}
+UNIFORM_BYTES = 8
+
+
+def constant_word(distance: int) -> int:
+    """The word of a scalar that lies so many bytes after the record."""
+    return distance + 1
+
+
+def uniform_word(number: int) -> int:
+    """The word of a scalar that is a uniform."""
+    return UNIFORM_BYTES * number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +43,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """An operand that is the same in all lanes."""
+    """An operand that is the same in all lanes: a constant or a uniform."""
+
+    negated: bool = False
 
 
 Operand = Row | Scalar
+OPERANDS: dict[str, Operand] = {
+    **{file: Row(file) for file in "phabs"},
+    "n": Row("p", negated=True),
+    "k": Scalar(),
+    "m": Scalar(negated=True),
+}
+"""The kinds of operands, each by a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +92,26 @@ class Arithmetic:
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         """The kernel, and the tables that it looks up."""
         return _arithmetic(self, name, host)
+
+
+@dataclass(frozen=True, slots=True)
+class UniformArithmetic:
+    """A kernel of an arithmetic form whose operands are all scalars: their types, and for each result that is written
+    the bits of its register, and whether it is sign-extended to them.
+    """
+
+    family: str
+    modifiers: tuple[tuple[str, str], ...]
+    inputs: tuple[tuple[Scalar, str], ...]
+    outputs: tuple[tuple[int, bool] | None, ...]
+
+    @property
+    def words(self) -> int:
+        return HEAD_WORDS + len(self.inputs) + sum(out is not None for out in self.outputs)
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        """The kernel, and the tables that it looks up."""
+        return _uniform_arithmetic(self, name, replace(host, lanes=1))
 
 
 class Frame:
@@ -116,10 +157,25 @@ class Frame:
         return self.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def scalar(self, word: int, type_: str) -> str:
-        """A scalar operand."""
-        place = self.emit(f"getelementptr i8, ptr %record, i64 {self.word(word)}")
-        value = self.emit(f"load i64, ptr {place}")
+        """A scalar operand: an odd word is a distance from the record, plus one, and an even one from the uniforms."""
+        given = self.word(word)
+        far = self.once("constants", "getelementptr i8, ptr %record, i64 -1")
+        odd = self.emit(f"trunc i64 {given} to i1")
+        base = self.emit(f"select i1 {odd}, ptr {far}, ptr {self.context(context.UNIFORMS, 'ptr')}")
+        value = self.emit(f"load i64, ptr {self.emit(f'getelementptr i8, ptr {base}, i64 {given}')}")
         return value if type_ == "i64" else self.emit(f"trunc i64 {value} to {SCALARS[type_]}")
+
+    def uniform(self, word: int) -> str:
+        """The address of a uniform that is written."""
+        return self.emit(f"getelementptr i8, ptr {self.context(context.UNIFORMS, 'ptr')}, i64 {self.word(word)}")
+
+    def tables(self, names: set[str]) -> None:
+        """Load the addresses of tables that are looked up."""
+        for table in sorted(names):
+            number = ORDER[table]
+            addresses = self.context(context.TABLES, "ptr")
+            place = self.emit(f"getelementptr ptr, ptr {addresses}, i64 {number}")
+            self.entry.append(f"  %table{number} = load ptr, ptr {place}")
 
 
 def next_record(words: int) -> list[str]:
@@ -132,8 +188,10 @@ def next_record(words: int) -> list[str]:
     ]
 
 
-def begin_entry(before: str, site: str, full: str) -> list[str]:
-    """The start of an entry of the access log, `%entry_at`, by the block `before`; a jump to `full` if none is free."""
+def begin_entry(site: str, full: str, step: str = "-1") -> list[str]:
+    """The start of an entry of the access log, `%entry_at`; a jump to `full` if none is free. `step` is the distance
+    between the addresses of lanes, where it is the same between all.
+    """
     return [
         f"  %log_at = getelementptr i64, ptr %context, i64 {context.LOG}",
         "  %log = load ptr, ptr %log_at",
@@ -149,6 +207,8 @@ def begin_entry(before: str, site: str, full: str) -> list[str]:
         "  %agent = load i64, ptr %agent_at",
         f"  %entry_agent = getelementptr i64, ptr %entry_at, i64 {access_log.AGENT}",
         "  store i64 %agent, ptr %entry_agent",
+        f"  %entry_step = getelementptr i64, ptr %entry_at, i64 {access_log.STEP}",
+        f"  store i64 {step}, ptr %entry_step",
     ]
 
 
@@ -201,6 +261,7 @@ def _arithmetic(form: Arithmetic, name: str, host: Host) -> tuple[str, frozenset
         else:
             rows.append(("", ""))
             splat = before.splat(type_, frame.scalar(word, type_))
+            splat = ~splat if operand.negated else splat
             scalars[number] = Value(ops, type_, splat.ref.replace("%v", "%b"))
         word += 1
     targets: list[str] = []
@@ -241,11 +302,7 @@ def _arithmetic(form: Arithmetic, name: str, host: Host) -> tuple[str, frozenset
     for target, element, value in stored:
         place = _at(ops, target, element)
         ops.body.append(f"  store {ops.vector(element)} {value.ref}, ptr {place}, align {int(element[1:]) // 8}")
-    for table in sorted(ops.tables):
-        number = ORDER[table]
-        addresses = frame.context(context.TABLES, "ptr")
-        place = frame.emit(f"getelementptr ptr, ptr {addresses}, i64 {number}")
-        frame.entry.append(f"  %table{number} = load ptr, ptr {place}")
+    frame.tables(ops.tables)
     lines = [
         *sorted(ops.declarations),
         f"define i64 @{name}(ptr %context, ptr %record) {{",
@@ -260,6 +317,38 @@ def _arithmetic(form: Arithmetic, name: str, host: Host) -> tuple[str, frozenset
         f"  %more = icmp ult i64 %j, {lanes}",
         "  br i1 %more, label %loop, label %done",
         "done:",
+        *next_record(form.words),
+        "}",
+    ]
+    return "\n".join(lines) + "\n", frozenset(ops.tables)
+
+
+def _uniform_arithmetic(form: UniformArithmetic, name: str, host: Host) -> tuple[str, frozenset[str]]:
+    function = semantics(form.family, dict(form.modifiers))
+    if function is None:
+        raise UnsupportedError(form.family)
+    frame, ops = Frame(host), LlvmOps(host)
+    values: list[Value] = []
+    word = HEAD_WORDS
+    for operand, type_ in form.inputs:
+        value = ops.splat(type_, frame.scalar(word, type_))
+        values.append(~value if operand.negated else value)
+        word += 1
+    stores: list[str] = []
+    for out, result in zip(form.outputs, function(*values), strict=False):
+        if out is not None:
+            bits, signed = out
+            wide = (result if bits == 1 else result.fit(f"i{bits}", signed=signed)).zext("i64")
+            stores.append(f"  store <1 x i64> {wide.ref}, ptr {frame.uniform(word)}, align 8")
+            word += 1
+    frame.tables(ops.tables)
+    lines = [
+        *sorted(ops.declarations),
+        f"define i64 @{name}(ptr %context, ptr %record) {{",
+        "entry:",
+        *frame.entry,
+        *ops.body,
+        *stores,
         *next_record(form.words),
         "}",
     ]

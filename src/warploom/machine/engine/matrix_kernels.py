@@ -122,7 +122,7 @@ class MatrixMove:
             *lines,
             f"  br i1 {equal}, label %bad, label %begin_entry",
             "begin_entry:",
-            *begin_entry("begin_entry", site, "bad"),
+            *begin_entry(site, "bad"),
             f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}",
             "  br label %note",
             "note:",

@@ -90,7 +90,8 @@ none:
 class Access:
     """A kernel of `ld` or `st`: space (`` is generic), address, bytes of an element, and the rows that are moved.
 
-    `items` are the registers of a load, each with its file, or None for `_`; or the sources of a store.
+    `items` are the registers of a load, each with its file, or None for `_`; or the sources of a store. An offset is
+    added to the address, which `wraps` to 32 bits if it is a scalar in a register of that size.
     """
 
     store: bool
@@ -100,14 +101,14 @@ class Access:
     items: tuple[Row | Scalar | None, ...]
     signed: bool
     masks: Masks
+    wraps: bool = False
     logged: bool = False
     """It enters its addresses in the access log; the last word is then the number of the instruction."""
 
     @property
     def words(self) -> int:
-        offset = isinstance(self.address, Row)
         items = sum(item is not None for item in self.items)
-        return HEAD_WORDS + 1 + offset + items + self.masks.words + self.logged
+        return HEAD_WORDS + 2 + items + self.masks.words + self.logged
 
     @property
     def bytes(self) -> int:
@@ -142,13 +143,14 @@ class _Writer:
     def text(self) -> str:
         form, frame = self.form, self.frame
         word = HEAD_WORDS
+        self.offset = frame.word(word + 1)
         if isinstance(form.address, Row):
             self.row, self.file = frame.row(form.address.file, word), form.address.file
-            self.offset = frame.word(word + 1)
-            word += 2
         else:
-            self.uniform = frame.scalar(word, "i64")
-            word += 1
+            self.uniform = frame.emit(f"add i64 {frame.scalar(word, 'i64')}, {self.offset}")
+            if form.wraps:
+                self.uniform = frame.emit(f"and i64 {self.uniform}, {(1 << 32) - 1}")
+        word += 2
         self.items: list[tuple[str, str]] = []
         for item in form.items:
             if item is None:
@@ -261,7 +263,7 @@ class _Writer:
         """All lanes at once: inside the buffer of the first, and aligned; `%apart` if they are not adjacent."""
         count, form = self.host.lanes, self.form
         vector, bools = f"<{count} x i64>", f"<{count} x i1>"
-        flat = self._can_be_flat
+        flat = self._can_be_even
 
         def splat(value: str) -> str:
             first = self.emit(f"insertelement {vector} poison, i64 {value}, i64 0")
@@ -271,7 +273,7 @@ class _Writer:
         start = ""
         if flat:
             self.origin = self.emit(f"sub i64 {self._address('0')}, {self.base}")
-            steps = ", ".join(f"i64 {form.element * lane}" for lane in range(count))
+            steps = ", ".join(f"i64 {form.bytes * lane}" for lane in range(count))
             start = self.emit(f"add {vector} {splat(self.origin)}, <{steps}>")
         self.add("  br label %check", "check:", "  %c = phi i64 [ 0, %large ], [ %c_next, %check ]")
         self.add(f"  %bad = phi {bools} [ splat (i1 false), %large ], [ %bad_next, %check ]")
@@ -298,16 +300,18 @@ class _Writer:
         if flat:
             differs = self.emit(f"icmp ne {vector} {distance}, %line")
             self.add(f"  %odd_next = or {bools} %odd, {differs}")
-            self.add(f"  %line_next = add {vector} %line, splat (i64 {form.element * count})")
+            self.add(f"  %line_next = add {vector} %line, splat (i64 {form.bytes * count})")
         self.add(f"  %c_next = add i64 %c, {count}", f"  %c_more = icmp ult i64 %c_next, {self.lanes}")
         self.add("  br i1 %c_more, label %check, label %checked", "checked:")
         word = self.emit(f"bitcast {bools} %bad_next to i{count}")
         wrong = self.emit(f"icmp ne i{count} {word}, 0")
         self.add(f"  br i1 {wrong}, label {self.missing}, label %good", "good:")
-        self._log()
+        apart = ""
         if flat:
             word = self.emit(f"bitcast {bools} %odd_next to i{count}")
             apart = self.emit(f"icmp ne i{count} {word}, 0")
+        self._log(apart)
+        if self._can_be_flat:
             self.add(f"  br i1 {apart}, label %apart, label %flat")
 
     def _live_vector(self, at: str) -> str:
@@ -323,6 +327,11 @@ class _Writer:
             mine = self.emit(f"load {bytes_}, ptr {place}, align 1")
             found = self.emit(f"and {bytes_} {found}, {mine}") if found else mine
         return self.emit(f"icmp ne {bytes_} {found}, zeroinitializer") if found else f"splat ({bools} true)"
+
+    @property
+    def _can_be_even(self) -> bool:
+        """All lanes take part, and may access adjacent places; that is looked for where it is of use."""
+        return self._can_be_flat or (self.form.logged and not self.form.masks and isinstance(self.form.address, Row))
 
     @property
     def _can_be_flat(self) -> bool:
@@ -348,8 +357,8 @@ class _Writer:
             self.add("each:")
             self._loop("lane", "each", direct=False)
 
-    def _log(self) -> None:
-        """The entry in the access log, once all addresses are known to be valid.
+    def _log(self, apart: str = "") -> None:
+        """The entry in the access log, once all addresses are known to be valid; `apart` if they are not adjacent.
 
         A store's lanes change memory where they store another value than it holds. With two lanes at one address the
         last one counts: where memory changes then, the reference finds out who did.
@@ -361,16 +370,31 @@ class _Writer:
         compares = form.store and form.space in ("global", "shared")
         count = self.host.lanes
         vector, bools = f"<{count} x i64>", f"<{count} x i1>"
-        self.add(*begin_entry("good", self.frame_word, "fault"))
+        uniform = not isinstance(form.address, Row) and not form.masks and not compares
+        if uniform or apart:
+            step = "0" if uniform else self.emit(f"select i1 {apart}, i64 -1, i64 {form.bytes}")
+            self.add(*begin_entry(self.frame_word, "fault", step))
+            self.add(f"  %log_first = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
+            first = self.uniform if uniform else self._address("0")
+            self.add(f"  store i64 {first}, ptr %log_first")
+            if apart:
+                self.add(f"  br i1 {apart}, label %each_address, label %even")
+            self._even(compares, "even" if apart else "")
+            self.add("logged:" if uniform else "each_address:")
+            if uniform:
+                return
+        else:
+            self.add(*begin_entry(self.frame_word, "fault"))
+            self.add("  br label %each_address", "each_address:")
         self.add(f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
-        self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %enter ], [ %n_next, %note ]")
-        self.add("  %noted = phi i128 [ 0, %enter ], [ %noted_next, %note ]")
+        self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %each_address ], [ %n_next, %note ]")
+        self.add("  %noted = phi i128 [ 0, %each_address ], [ %noted_next, %note ]")
         if compares:
             only = ", ".join(f"i1 {'true' if lane == 0 else 'false'}" for lane in range(count))
-            self.add("  %changed = phi i128 [ 0, %enter ], [ %changed_next, %note ]")
-            self.add(f"  %falling = phi {bools} [ splat (i1 false), %enter ], [ %falling_next, %note ]")
-            self.add(f"  %before = phi {vector} [ zeroinitializer, %enter ], [ %addresses, %note ]")
-            self.add(f"  %start = phi {bools} [ <{only}>, %enter ], [ splat (i1 false), %note ]")
+            self.add("  %changed = phi i128 [ 0, %each_address ], [ %changed_next, %note ]")
+            self.add(f"  %falling = phi {bools} [ splat (i1 false), %each_address ], [ %falling_next, %note ]")
+            self.add(f"  %before = phi {vector} [ zeroinitializer, %each_address ], [ %addresses, %note ]")
+            self.add(f"  %start = phi {bools} [ <{only}>, %each_address ], [ splat (i1 false), %note ]")
         self.add("  %n_wide = zext i64 %n to i128")
         self.add(f"  %addresses = {self._address_vector('%n')}")
         live = self._live_vector("%n") if form.masks else "splat (i1 true)"
@@ -407,6 +431,39 @@ class _Writer:
             self.add("commit:", "  %changes = phi i128 [ %changed_next, %noted_all ], [ %left, %pairs ]")
         self.add(*end_entry("%noted_next", "%changes" if compares else "%noted_next"))
         self.add("  br label %logged", "logged:")
+
+    def _even(self, compares: bool, label: str) -> None:
+        """The end of an entry of all lanes whose places are adjacent, or one that is read: none is stored to twice."""
+        form, count = self.form, self.host.lanes
+        if label:
+            self.add(f"{label}:")
+        left_out = self.emit(f"zext i64 {self.emit(f'sub i64 {access_log.MOST_LANES}, {self.lanes}')} to i128")
+        every = changes = self.emit(f"lshr i128 -1, {left_out}")
+        if compares:
+            parts, bits, bools = len(form.items), 8 * form.element, f"<{count} x i1>"
+            whole = f"<{count * parts} x i{bits}>"
+            start = self.emit(f"getelementptr i8, ptr {self.data}, i64 {self.origin}")
+            self.add(f"  br label %{label}_start", f"{label}_start:", f"  br label %{label}_next", f"{label}_next:")
+            self.add(f"  %h = phi i64 [ 0, %{label}_start ], [ %h_next, %{label}_next ]")
+            self.add(f"  %h_changed = phi i128 [ 0, %{label}_start ], [ %h_changed_next, %{label}_next ]")
+            place = self.emit(f"getelementptr i{bits}, ptr {start}, i64 {self.emit(f'mul i64 %h, {parts}')}")
+            held, differs = self.emit(f"load {whole}, ptr {place}, align 1"), "splat (i1 false)"
+            for number, (found, file) in enumerate(self.items):
+                places = ", ".join(f"i32 {lane * parts + number}" for lane in range(count))
+                old = self.emit(f"shufflevector {whole} {held}, {whole} poison, <{count} x i32> <{places}>")
+                new = self._source_vector(found, file, "%h")
+                differs = self.emit(f"or {bools} {differs}, {self.emit(f'icmp ne <{count} x i{bits}> {old}, {new}')}")
+            wide = self.emit(f"zext i{count} {self.emit(f'bitcast {bools} {differs} to i{count}')} to i128")
+            moved = self.emit(f"shl i128 {wide}, {self.emit('zext i64 %h to i128')}")
+            self.add(f"  %h_changed_next = or i128 %h_changed, {moved}", f"  %h_next = add i64 %h, {count}")
+            self.add(f"  %h_more = icmp ult i64 %h_next, {self.lanes}")
+            self.add(f"  br i1 %h_more, label %{label}_next, label %{label}_end", f"{label}_end:")
+            changes = "%h_changed_next"
+        ending = end_entry(every, changes)
+        self.add(
+            *(line.replace("%entry_lanes", "%even_lanes").replace("%entry_changes", "%even_changes") for line in ending)
+        )
+        self.add("  br label %logged")
 
     def _splat(self, value: str, element: str = "i64") -> str:
         count = self.host.lanes

@@ -18,8 +18,8 @@ from importlib import metadata, resources
 from typing import Any
 
 from warploom.machine.engine import tables
-from warploom.machine.engine.control_kernels import Barrier, Boundary, Effect, Note
-from warploom.machine.engine.kernels import Arithmetic
+from warploom.machine.engine.control_kernels import Barrier, Branch, Effect, Escape, FlagWait, Goto, Note, Skip
+from warploom.machine.engine.kernels import Arithmetic, UniformArithmetic
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
@@ -29,29 +29,39 @@ from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.column_kernels import Columns, Unpack
+from warploom.machine.routines.copy_kernels import MbarrierArrive, MbarrierWait, TensorLoad
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.routines.product_kernels import Multiply, Products
+from warploom.machine.routines.turn_loop import TurnLoop
 
 Form = (
     Arithmetic
+    | UniformArithmetic
     | Access
     | MatrixMove
     | WarpMma
     | Shuffle
     | Elect
-    | Boundary
+    | Goto
+    | Branch
+    | Skip
+    | Escape
+    | FlagWait
     | Barrier
     | Effect
     | Note
+    | MbarrierWait
+    | MbarrierArrive
+    | TensorLoad
     | Multiply
     | BoxCopy
     | Gather
     | Unpack
     | LaneCopy
     | CallList
+    | TurnLoop
 )
 
-_END = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 0\n}}\n"
 _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
   %kernel = load ptr, ptr %record
   %result = musttail call i64 %kernel(ptr %context, ptr %record)
@@ -60,6 +70,7 @@ _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
 """
 _PROBE = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 {magic}\n}}\n"
 _MAGIC = 0x5741_5250
+_PACKAGES = ("machine.engine", "machine.routines", "machine.numerics", "machine.memory", "hardware")
 _LEVEL = 2
 """LLVM's level of code generation; the text needs no optimisation passes."""
 
@@ -74,9 +85,9 @@ def installed() -> str | None:
 
 @cache
 def _sources() -> str:
-    """A digest of the engine's sources and of the numerics that give it tables."""
+    """A digest of the engine's sources, and of those that give it constants and tables."""
     digest = hashlib.sha256()
-    for package in ("warploom.machine.engine", "warploom.machine.routines", "warploom.machine.numerics"):
+    for package in (f"warploom.{name}" for name in _PACKAGES):
         for file in sorted(resources.files(package).iterdir(), key=lambda each: each.name):
             if file.name.endswith(".py"):
                 digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
@@ -136,17 +147,17 @@ class Engine:
         self.by_operands: dict[object, Kernel | None] = {}
         """Kernels by the spelling of an instruction and the kinds of its operands, for the translator."""
         self._libraries = 0
-        texts = {"warploom_end": _END, "warploom_enter": _ENTER, "warploom_probe": _PROBE}
+        texts = {"warploom_enter": _ENTER, "warploom_probe": _PROBE}
         self._link({name: self._compiled(name, text.format(name=name, magic=_MAGIC)) for name, text in texts.items()})
-        self.end = self._addresses["warploom_end"]
-        """The kernel of the record after the last instruction."""
         # It holds the interpreter's lock: a run is one thread's, and its memory is Python's.
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
         if prototype(self._addresses["warploom_probe"])(None, None) != _MAGIC:
             raise EngineError("a compiled function does not return its constant")
-        self.run: Callable[[int, int], int] = prototype(self._addresses["warploom_enter"])
-        """Execute records: (address of the context, address of the first record) → 0, or the number of a record that
-        the reference must execute."""
+        self.enter = self._addresses["warploom_enter"]
+        """The address of the code that executes records."""
+        self.run: Callable[[int, int], int] = prototype(self.enter)
+        """Execute records: (address of the context, address of the first record) → the number, plus one, of a record
+        whose instruction Python must execute, or the complement of the next block (`control_kernels`)."""
 
     def kernel(self, form: Form) -> Kernel | None:
         """The kernel of a form, compiled if no process has done it before; None for a form that has none."""

@@ -1,7 +1,7 @@
 """mbarriers: objects in shared memory that count arrivals and bytes through phases.
 
-The state lives in an `Mbarrier`; the eight bytes in shared memory hold a mark, so that a barrier which something else
-has overwritten is noticed.
+The state of an `Mbarrier` is a row of words that native code finds too (`routines/mbarrier_rows.py`); the eight bytes
+in shared memory hold a mark, so that a barrier which something else has overwritten is noticed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from warploom.machine.core.names import name_of
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.memory.byte_memory import SHARED_WINDOW
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.routines.mbarrier_rows import EXPECTED, MARK, PENDING, PHASE, TESTS, TX, WAITERS
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Sink
 
@@ -30,40 +31,65 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 BARRIER_BYTES = 8
-_MARK = 0x6D62_6172_7269_6572
 _GONE = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Mbarrier(Waitable):
     """One mbarrier: arrivals pending in this phase and expected in each, bytes outstanding, and phases completed."""
 
-    __slots__ = (
-        "cta",
-        "exchange",
-        "expected",
-        "label",
-        "late",
-        "limit",
-        "offset",
-        "pending",
-        "phase",
-        "reporter",
-        "tests",
-        "tx",
-        "word",
-    )
+    __slots__ = ("cta", "exchange", "label", "late", "limit", "offset", "reporter", "row", "word")
     expires = True
 
     def __init__(self, cta: Cta, offset: int, count: int) -> None:
         super().__init__()
         self.cta, self.offset, self.exchange = cta, offset, cta.cluster.exchange()
-        self.pending = self.expected = count
-        self.tx = self.phase = self.tests = 0
+        self.row = row = cta.mbarrier_rows.take(offset)
+        row[PENDING] = row[EXPECTED] = count
+        row[TX] = row[PHASE] = row[TESTS] = row[WAITERS] = 0
         self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
         self.label: BarrierName | None = None
         self.late = bool(cta.grid.late_barrier) and cta.grid.is_late(self.name)
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
-        self._fill(_MARK)
+        self._fill(MARK)
+
+    @property
+    def pending(self) -> int:
+        """Arrivals that this phase still waits for."""
+        found: int = self.row[PENDING]
+        return found
+
+    @property
+    def expected(self) -> int:
+        """Arrivals of each phase."""
+        found: int = self.row[EXPECTED]
+        return found
+
+    @property
+    def tx(self) -> int:
+        """Bytes outstanding in this phase."""
+        found: int = self.row[TX]
+        return found
+
+    @property
+    def phase(self) -> int:
+        """Phases that are complete."""
+        found: int = self.row[PHASE]
+        return found
+
+    def wait(self, group: Group) -> None:
+        """Let a group wait for the phase."""
+        self.row[WAITERS] = 1
+        group.wait(self)
+
+    def wait_too(self, group: Group) -> None:
+        """Let a group that waits for another barrier wait for this one as well."""
+        if group not in self.waiters:
+            self.row[WAITERS] = 1
+            self.waiters.append(group)
+
+    def notify(self) -> None:
+        self.row[WAITERS] = 0
+        super().notify()
 
     def _fill(self, value: int) -> None:
         shared, place = self.cta.shared, slice(self.offset, self.offset + BARRIER_BYTES)
@@ -79,7 +105,7 @@ class Mbarrier(Waitable):
     @property
     def valid(self) -> bool:
         """Return whether its bytes are still those of a barrier."""
-        return self.word[0] == _MARK
+        return bool(self.word[0] == MARK)
 
     def arrive(self, count: int = 1) -> None:
         """Count arrivals; the last one completes the phase if no bytes are outstanding."""
@@ -94,7 +120,8 @@ class Mbarrier(Waitable):
             act(count)
 
     def _arrive(self, count: int) -> None:
-        pending = self.pending - count
+        row = self.row
+        pending = row[PENDING] - count
         if pending < 0:
             room = f"which waits for {self.pending} of {self.expected}"
             what = f"{count} arrivals on {self.name} in phase {self.phase}, {room}."
@@ -103,8 +130,8 @@ class Mbarrier(Waitable):
             self.exchange.arrive(self.cta.grid.current)
         if self.reporter is not None:
             self.tell("arrive", "arrives", count)
-        self.pending = pending
-        if pending == 0 and self.tx == 0:
+        row[PENDING] = pending
+        if pending == 0 and row[TX] == 0:
             self._complete()
 
     def expect(self, count: int) -> None:
@@ -127,25 +154,14 @@ class Mbarrier(Waitable):
             self.tell("arrive", "completes", count)
         self._count_bytes(-count)
 
-    def announce(self, count: int) -> bool:
-        """`expect` and one arrival that do not complete the phase; False, and nothing is done, in every other case, and
-        in a run with observers.
-        """
-        tx, pending = self.tx + count, self.pending - 1
-        if self.exchange is not None or self.reporter is not None or self.late or self.word[0] != _MARK:
-            return False
-        if not 0 < tx <= self.limit or pending < 0:
-            return False
-        self.tx, self.pending = tx, pending
-        return True
-
     def _count_bytes(self, count: int) -> None:
-        tx, limit = self.tx + count, self.limit
+        row, limit = self.row, self.limit
+        tx = row[TX] + count
         if not -limit <= tx <= limit:
             what = f"The transaction count of {self.name} goes from {self.tx} to {tx}; it holds {-limit} to {limit}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
-        self.tx = tx
-        if tx == 0 and self.pending == 0:
+        row[TX] = tx
+        if tx == 0 and row[PENDING] == 0:
             self._complete()
 
     def drop(self, count: int) -> None:
@@ -154,7 +170,7 @@ class Mbarrier(Waitable):
             what = f"{self.name} expects {self.expected} arrivals; {count} cannot be dropped."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
         self.tell("arrive", "drops", count)
-        self.expected -= count
+        self.row[EXPECTED] -= count
 
     def raise_pending(self, count: int) -> None:
         """Wait for more arrivals in this phase only: what cp.async.mbarrier.arrive without .noinc does."""
@@ -163,12 +179,13 @@ class Mbarrier(Waitable):
             what = f"{self.name} would wait for {self.pending + count} arrivals; the limit is {limit}."
             raise Diag.BARRIER_OVERFLOW.error(what=what)
         self.tell("arrive", "raises", count)
-        self.pending += count
+        self.row[PENDING] += count
 
     def _complete(self) -> None:
-        self.phase += 1
-        self.pending = self.expected
-        self.tests = 0
+        row = self.row
+        row[PHASE] += 1
+        row[PENDING] = row[EXPECTED]
+        row[TESTS] = 0
         if self.exchange is not None:
             self.exchange.turn()
         self.tell("complete", "phase", phase=self.phase - 1, operation=0)
@@ -184,6 +201,7 @@ class Mbarrier(Waitable):
         """Invalidate the barrier and wake its waiters, which then fault."""
         self.tell("free", "frees")
         del self.cta.mbarriers[self.offset]
+        self.cta.mbarrier_rows.give_back(self.row)
         self._fill(_GONE)
         self.notify()
 
@@ -222,7 +240,7 @@ def barrier_at(cta: Cta, address: int) -> Mbarrier:
     """The barrier at a shared address, the CTA's own or a peer's."""
     owner = cta if address >> RANK_SHIFT == cta.rank else peer_at(cta, address)
     barrier: Mbarrier | None = owner.mbarriers.get(address & OFFSET_MASK)
-    if barrier is None or barrier.word[0] != _MARK:
+    if barrier is None or barrier.word[0] != MARK:
         raise _absent(owner, address, barrier)
     return barrier
 
@@ -322,6 +340,8 @@ def init(op: Op) -> Run:
                 twice = before.describe()
             if twice:
                 raise Diag.BARRIER_REINITIALISED.error(notes=(twice,), what=name_of(g.cta, offset))
+            if before is not None:
+                g.cta.mbarrier_rows.give_back(before.row)
             made = g.cta.mbarriers[offset] = Mbarrier(g.cta, offset, number)
             g.grid.barriers[made.name] = None
             made.tell("alloc", "allocates", number)
@@ -380,7 +400,6 @@ def arrive(op: Op) -> Run:
     """Every lane arrives once, or with its count; bytes are announced first, and a drop lowers later phases."""
     drops, expects = "arrive_drop" in op.family, op.family.endswith("expect_tx")
     local, wanted = op["space"] in ("shared", "shared::cta"), not isinstance(op.operands["state"], Sink)
-    simple = expects and not drops and not wanted
 
     def one(g: Group, at: int, lanes: Array | None, many: int, operand: Any) -> int:
         if local and at >> RANK_SHIFT != g.cta.rank:
@@ -403,11 +422,6 @@ def arrive(op: Op) -> Run:
         g.grid.effects += 1
         if isinstance(address, int):
             many = g.lanes if mask is None else mask.tobytes().count(1)
-            if many == 1 and simple and g.grid.at_once and operand.__class__ is int:
-                # The usual case of a loop: one thread of the CTA announces bytes.
-                barrier = g.cta.mbarriers.get(address & OFFSET_MASK)
-                if barrier is not None and address >> RANK_SHIFT == g.cta.rank and barrier.announce(operand):
-                    return 0
             return one(g, address if address < SHARED_WINDOW else address - SHARED_WINDOW, mask, many, operand)
         states = np.zeros(g.lanes, np.uint64)
         for at, lanes, many in by_address(g, mask, address):
@@ -517,15 +531,14 @@ def wait(op: Op) -> Run:
         if g.token == EXPIRED:
             g.token = None
             return False
-        if tests and first.tests < _PATIENCE:
-            first.tests += 1
+        if tests and first.row[TESTS] < _PATIENCE:
+            first.row[TESTS] += 1
             return False
         if not g.grid.eager and g.grid.choose("giveup", ("wait", "give up")):
             return False
-        g.wait(first)
+        first.wait(g)
         for barrier in barriers[1:]:
-            if g not in barrier.waiters:
-                barrier.waiters.append(g)
+            barrier.wait_too(g)
         return None
 
     def _each(g: Group, mask: Array | None, address: Any, operand: Any) -> Any:

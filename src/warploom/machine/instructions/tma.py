@@ -54,6 +54,7 @@ from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.memory.byte_memory import SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.routines.mbarrier_rows import TX
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def load(op: Op) -> Run:
         grid.moved["global->shared"] += moved
         left = known.tx - moved
         if left > 0 and found.touches is None:
-            known.tx = left
+            known.row[TX] = left
             return True
         try:
             if found.touches is None or grid.reporter is None:
@@ -285,8 +286,8 @@ def load(op: Op) -> Run:
             written = _in_shared("writes", tensor, cta, offset, four=False)
             touches = written, barrier_touch("completes", cta, barrier)
         met[dst, where, barrier] = _Met(
-            owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory, *placed_at(geometry, cta.shared_at, offset),
-            routines.granules.load_box, touches,
+            owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory,
+            *placed_at(geometry, cta.shared_memory[0], offset), routines.granules.load_box, touches,
         )  # fmt: skip
         grid.effects += 2
         moved = geometry.box_bytes

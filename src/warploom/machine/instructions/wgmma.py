@@ -31,12 +31,14 @@ from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
-from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, read
+from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, native_calls, read
 from warploom.ptx.analysis.uniformity import registers_of
 from warploom.ptx.isa.table import BITS, Op
 
 if TYPE_CHECKING:
     from warploom.machine.core.group import Group, Warpgroup
+    from warploom.machine.engine.native import Routines
+    from warploom.machine.routines.call_lists import Prepared
 
 Array = npt.NDArray[Any]
 
@@ -114,19 +116,42 @@ class Pipeline(Waitable):
         self.issued = [a, a, a, a]
         return True
 
+    @property
+    def may_commit(self) -> bool:
+        """True if a commit for the whole warpgroup completes its operations."""
+        grid = self.warpgroup.cta.grid
+        return self.direct and not grid.flight.count and self.issued.count(self.issued[0]) == _WARPS
+
     def commit_whole(self) -> bool:
         """Commit for the whole warpgroup where that completes its operations; False where that is not so."""
-        issued, commits = self.issued[0], self.commits[0]
-        if not self.direct or self.warpgroup.cta.grid.flight.count or self.issued.count(issued) != _WARPS:
+        if not self.may_commit:
             return False
+        issued, grid = self.issued[0], self.warpgroup.cta.grid
         if self.reporter is not None:
             if not self._acts_as_one(_EVERY):
                 return False
-            self.reporter.tell("issue", "commits", group=CommitGroup("wgmma", commits))
-        for warp in range(_WARPS):
-            self.commits[warp] += 1
+            self.reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[0]))
+        grid.effects += 1
+        self.commits = [count + 1 for count in self.commits]
         if issued > self.submitted:
             self._submit(issued)
+        return True
+
+    def complete_at_once(self, count: int, routines: Routines, calls: Prepared) -> bool:
+        """Issue and commit instructions for the whole warpgroup by a list of native calls, where no other is under way;
+        False, and nothing is done, where that is not so.
+        """
+        warpgroup, issued = self.warpgroup, self.issued[0]
+        grid = warpgroup.cta.grid
+        if self.flight or not grid.at_once or not self.may_commit or grid.routines is not routines:
+            return False
+        if not routines.calls.run(calls, warpgroup.cta.shared_memory, warpgroup.registers):
+            return False
+        grid.effects += 3
+        end = issued + count
+        self.issued, self.submitted, self.completed = [end, end, end, end], end, end
+        self.commits = [count + 1 for count in self.commits]
+        self.notify()
         return True
 
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
@@ -259,6 +284,7 @@ class Pipeline(Waitable):
                     reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[warp]))
             self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
+            self.warpgroup.flags[0] = 1
         if self.warpgroup.cta.grid.convoys:
             ready = min(groups[-1] if groups else self.completed for groups in self.committed)
             if ready > self.submitted:
@@ -416,20 +442,30 @@ def multiply_accumulate(op: Op) -> Run:
 
 
 class _Several:
-    """Instructions that a convoy issues one after the other, by the values of their operands and the bytes of shared
-    memory.
+    """Instructions that a convoy issues one after the other, and perhaps commits, by the values of their operands and
+    the bytes of shared memory.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, commits: bool) -> None:
+        self._count, self._commits = count, commits
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Issue, ...]] = {}
+        self._calls: dict[tuple[int, tuple[int, ...]], tuple[Routines, Prepared]] = {}
+        """The calls of native code that complete them."""
 
-    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> bool:
-        known = self._known.get((g.cta.shared.whole.size, values))
+    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...], commit: tuple[Any, ...]) -> bool:
+        key = g.cta.shared_memory[1], values
+        known = self._known.get(key)
         if known is None or mask is not None or g.warps != _WARPS:
             return False
         pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-        return pipeline is not None and pipeline.issue_several(known)
+        if pipeline is None:
+            return False
+        if not self._commits:
+            return pipeline.issue_several(known)
+        calls = self._calls.get(key)
+        if calls is not None and pipeline.complete_at_once(self._count, *calls):
+            return True
+        return pipeline.may_commit and pipeline.issue_several(known) and pipeline.commit_whole()
 
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
         """Remember the instructions if they wait for their commit."""
@@ -440,11 +476,17 @@ class _Several:
             return
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        latest = list(pipeline.flight)[-self._count :]
-        self._known[g.cta.shared.whole.size, values] = tuple(latest)
+        latest, key = tuple(list(pipeline.flight)[-self._count :]), (g.cta.shared_memory[1], values)
+        self._known[key] = latest
+        routines = g.grid.routines
+        calls = native_calls(routines, latest) if self._commits else None
+        if routines is not None and calls is not None:
+            if len(self._calls) >= _MOST_KNOWN:
+                self._calls.clear()
+            self._calls[key] = routines, calls
 
 
-TOGETHER["wgmma.mma_async"] = _Several
+TOGETHER["wgmma.mma_async"] = "wgmma.commit_group", _Several
 
 
 def _same(value: Array, chosen: Array | None, op: Op, what: str) -> int:
@@ -478,10 +520,10 @@ def commit(op: Op) -> Run:
     """Close the group of the wgmmas issued since the last commit; an empty group counts too."""
 
     def run(g: Group, mask: Array | None) -> None:
-        g.grid.effects += 1
         pipeline = _pipeline(g.warpgroup)
         if mask is None is g.mask and g.warps == _WARPS and pipeline.commit_whole():
             return
+        g.grid.effects += 1
         chosen = whole_warps(g, mask, op)
         pipeline.commit(_warps(g, chosen))
 

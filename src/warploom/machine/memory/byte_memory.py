@@ -351,8 +351,12 @@ class LocalMemory:
     def __init__(self, lanes: int, size: int) -> None:
         self.size = (size + 15) & ~15
         self.rows = padded(lanes * max(self.size, 16))
-        self.rows[:] = 0xFF
         self.lanes = lanes
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as the memory of other threads: nothing may be read before it is written."""
+        self.rows.fill(0xFF)
 
     def flat(self, address: int | Array, first: int, lanes: int, width: int, mask: Array | None, what: str) -> Array:
         """Byte offsets in the whole block for each lane's own address."""

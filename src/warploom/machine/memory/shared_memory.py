@@ -70,19 +70,26 @@ class SharedMemory(FlatMemory):
 
     def __init__(self, rank: int, reserved: int, size: int, knowledge: Knowledge | None = None) -> None:
         self.whole = padded(reserved + size)
-        self.whole.fill(POISON_BYTE)
-        self.knowledge, self.two_views = knowledge, knowledge is not None
-        self.async_whole = self.whole.copy() if self.two_views else self.whole
-        self._stores = np.zeros(len(self.whole) if self.two_views else 0, np.int64)
-        self._unfenced: list[tuple[int, int, Array, int]] = []
-        self._most = _FEW_STORES
-        self._published = np.zeros(len(self.whole) if self.two_views else 0, np.int64)
-        self._publications: list[_Publication] = []
-        self._most_published = _FEW_FENCES
-        self._count = 0
         super().__init__(self.whole[reserved:], (rank << RANK_SHIFT) + reserved, size, "shared")
         self.reserved, self.rank = reserved, rank
         self.symbols: dict[str, int] = {}
+        self.begin(knowledge)
+
+    def begin(self, knowledge: Knowledge | None = None) -> None:
+        """Begin as the memory of another CTA: nothing may be read before it is written."""
+        self.whole.fill(POISON_BYTE)
+        self.knowledge, self.two_views = knowledge, knowledge is not None
+        if not self.two_views:
+            self.async_whole = self.whole
+            return
+        self.async_whole = self.whole.copy()
+        self._stores = np.zeros(len(self.whole), np.int64)
+        self._unfenced: list[tuple[int, int, Array, int]] = []
+        self._most = _FEW_STORES
+        self._published = np.zeros(len(self.whole), np.int64)
+        self._publications: list[_Publication] = []
+        self._most_published = _FEW_FENCES
+        self._count = 0
 
     def describe(self, address: int) -> str:
         """Describe an address: the variable that it is in or after."""
@@ -169,7 +176,7 @@ class SharedMemory(FlatMemory):
 
     def seen_by(self, sight: Sight | None, first: int, end: int) -> Bytes:
         """The async view of an operation, of which it reads the bytes from `first` up to `end`."""
-        if sight is None:
+        if sight is None or not self.two_views:
             return self.async_whole
         view = self.async_whole
         for each in self._publications:

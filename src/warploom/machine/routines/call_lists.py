@@ -84,6 +84,13 @@ class CallList:
 
 Argument = int | tuple[int, int]
 """A number, or a distance and the number of its base."""
+Base = tuple[int, int]
+"""A host address, and the bytes there."""
+
+
+def base_of(array: Array) -> Base:
+    """An array as a base."""
+    return address_of(array), array.nbytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,18 +115,21 @@ class Calls:
         self._run = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)(engine.address(CallList()))
         # Bases that a list does not use are 0.
         self._packs = [struct.Struct(f"={3 + count}Q{8 * (SCRATCH - 1 - count)}xQ").pack for count in range(SCRATCH)]
-        self._scratch = np.empty(1 << 16)
+        self._scratch, self._room = np.empty(1 << 16), 1 << 16
+        self._scratch_at = address_of(self._scratch)
 
-    def run(self, prepared: Prepared, *bases: Array) -> bool:
+    def run(self, prepared: Prepared, *bases: Base) -> bool:
         """Execute a list with the bases that it needs; False, and nothing is done, where one is too small."""
-        for base, reach in zip(bases, prepared.reach, strict=True):
-            if base.nbytes < reach:
+        addresses = []
+        for (address, size), reach in zip(bases, prepared.reach, strict=True):
+            if size < reach:
                 return False
-        scratch = self._scratch
-        if len(scratch) < prepared.scratch:
-            scratch = self._scratch = np.empty(2 * prepared.scratch)
-        addresses = [address_of(base) for base in bases]
-        given = self._packs[len(bases)](prepared.address, prepared.count, 0, *addresses, address_of(scratch))
+            addresses.append(address)
+        if self._room < prepared.scratch:
+            self._room = 2 * prepared.scratch
+            self._scratch = np.empty(self._room)
+            self._scratch_at = address_of(self._scratch)
+        given = self._packs[len(bases)](prepared.address, prepared.count, 0, *addresses, self._scratch_at)
         self._run(given, None)
         return True
 

@@ -315,8 +315,8 @@ class TensorCore:
         """The latest MMAs of those that were kept back."""
         return tuple(self._queue[-count:])
 
-    def may_repeat(self, issues: tuple[Issue, ...]) -> bool:
-        """Return whether MMAs that were issued before may be issued again without being examined."""
+    def repeat(self, issues: tuple[Issue, ...]) -> bool:
+        """Take MMAs that were issued before, where they are kept back; False where they must be examined again."""
         for cta in self.ctas:
             memory = tmem_of(cta)
             if not cta.live_threads or cta.state.get("tensor_core") is not self:
@@ -324,11 +324,17 @@ class TensorCore:
             for column, count in _spans(issues):
                 if not memory.holds(column, count):
                     return False
+        self._queue += issues
         return True
 
-    def repeat(self, issues: tuple[Issue, ...]) -> None:
-        """Take MMAs that were issued before, where they are kept back."""
-        self._queue += issues
+    def complete_at_once(self, issues: tuple[Issue, ...]) -> bool:
+        """Do MMAs that were issued before, where none is kept back, by their list of native calls; False, and nothing
+        is done, where there is none, and for faults.
+        """
+        found = self._met.get(issues)
+        if self._queue or found is None or found[0] is not self.ctas[0].grid.routines:
+            return False
+        return all(cta.state.get("tensor_core") is self for cta in self.ctas) and self._called(found)
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes after the thread's earlier ones."""
@@ -383,15 +389,22 @@ class TensorCore:
             if len(self._met) >= _MOST_MET:
                 self._met.clear()
             met = self._met[same] = found
-        made = met[1]
-        if made is None:
+        return self._called(met)
+
+    def _called(self, met: tuple[object, TensorCalls | None]) -> bool:
+        """Execute a list of native calls; False, and nothing is done, where there is none, and for faults."""
+        made, routines = met[1], self.ctas[0].grid.routines
+        if made is None or routines is None:
             return False
-        bases: list[Array] = [reader.granules for reader in self._readers]
+        bases = [cta.shared_memory for cta in self.ctas]
         for cta in self.ctas:
             memory = tmem_of(cta)
-            if not cta.live_threads or not all(memory.holds(column, count) for column, count in made.columns):
+            if not cta.live_threads:
                 return False
-            bases.append(memory.cells)
+            for column, count in made.columns:
+                if not memory.holds(column, count):
+                    return False
+            bases.append(memory.base)
         return routines.calls.run(made.calls, *bases)
 
     def _hand_over(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None) -> None:

@@ -16,6 +16,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.tmem import COLUMN_MASK, LANE_MASK, LANE_SHIFT
 from warploom.machine.core.events import Touch
 from warploom.machine.core.group import Waitable
+from warploom.machine.routines.call_lists import base_of
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Tmem(Waitable):
     grid does not know of yet: every access to the memory calls it first.
     """
 
-    __slots__ = ("allocations", "cells", "columns", "cta", "largest", "origins", "owned", "permit", "settle", "words")
+    __slots__ = (
+        "allocations", "base", "cells", "columns", "cta", "largest", "origins", "owned", "permit", "settle", "words",
+    )  # fmt: skip
 
     def __init__(self, cta: Cta) -> None:
         super().__init__()
@@ -46,6 +49,7 @@ class Tmem(Waitable):
         self.columns = machine.tensor_columns
         self.cells: Words = np.full((self.columns, machine.tensor_lanes), POISON, np.uint32)
         self.words: Words = self.cells.T
+        self.base = base_of(self.cells)
         self.owned = 0
         self.allocations: dict[int, int] = {}
         self.origins: dict[int, Op] = {}

@@ -22,7 +22,7 @@ from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.mma_shapes import WGMMA, WGMMA_M
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.numerics.products import Factor, product, products_of_steps
-from warploom.machine.routines.call_lists import Argument, Calls, Prepared, Sequence
+from warploom.machine.routines.call_lists import Argument, Calls, Prepared, Sequence, base_of
 from warploom.machine.routines.granule_kernels import Gather
 from warploom.machine.tensor.operands import Located, Operand, OperandForm
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -162,6 +162,11 @@ class _Plan:
         return self.list[1]
 
 
+def native_calls(routines: Routines | None, batch: tuple[Issue, ...]) -> Prepared | None:
+    """The calls of native code that complete instructions in order; None where it does not complete all of them."""
+    return None if routines is None or len(batch) > _MOST_TOGETHER else _plan(batch).calls(routines)
+
+
 @lru_cache(maxsize=256)
 def _plan(batch: tuple[Issue, ...]) -> _Plan:
     reads: dict[tuple[object, ...], Located] = {}
@@ -222,8 +227,10 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
             whole = shared.seen_by(sight, start, end)
         routines = warpgroup.cta.grid.routines
         calls = None if routines is None else plan.calls(routines)
-        if routines is not None and calls is not None and routines.calls.run(calls, whole, warpgroup.files["a"]):
-            continue
+        if routines is not None and calls is not None:
+            seen = warpgroup.cta.shared_memory if whole is shared.whole else base_of(whole)
+            if routines.calls.run(calls, seen, warpgroup.registers):
+                continue
         granules = whole.view(np.complex128)
         operands = [_operand(located, granules, routines) for located in plan.reads]
         for run in plan.runs:

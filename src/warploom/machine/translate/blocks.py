@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from warploom.diagnostics import WarploomError
@@ -11,8 +12,8 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate import batches
 from warploom.machine.translate.expressions import Lines, Names, Writer
 from warploom.machine.translate.functions import fixed
+from warploom.machine.translate.native_tables import NOTHING, WINDOWS, uniforms_read, uniforms_written
 from warploom.machine.translate.register_layout import Place
-from warploom.machine.translate.segments import WINDOWS, NativeWriter, Segment, uniforms_read, uniforms_written
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Block
 from warploom.ptx.analysis.uniformity import registers_of
@@ -31,83 +32,85 @@ _RUN = 4
 _SEVERAL = 2
 
 
-class BlockWriter:
-    """Writes the function of one block."""
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Instructions that are executed together where they were before: the arithmetic on uniform registers between them,
+    which is executed first, the number of instructions that all of this covers, and how they are written.
+    """
 
-    def __init__(
-        self, program: Program, names: Names, lines: Lines, masked: bool, native: NativeWriter | None = None
-    ) -> None:
+    between: list[Op]
+    covered: int
+    write: Callable[[], None]
+
+
+class BlockWriter:
+    """Writes the function of a block, or of some of its instructions."""
+
+    def __init__(self, program: Program, names: Names, lines: Lines, masked: bool) -> None:
         self.program, self.names, self.lines, self.masked = program, names, lines, masked
-        self.native = native
         self.index = 0
         self.w = Writer(names, lines, masked, program.file)
 
+    @property
+    def exit(self) -> int:
+        """The block where every path ends."""
+        return self.program.flow.exit
+
+    def begin(self, block: Block) -> None:
+        """Begin with a block."""
+        self.index = block.index
+
+    def begin_function(self, name: str) -> None:
+        """Begin a function."""
+        self.lines.indent = " "
+        self.lines.add(f"def {name}(G, u{', M' if self.masked else ''}):")
+        self.lines.indent = "  "
+
     def write(self, block: Block) -> None:
-        self._begin(block)
-        if block.index == self.program.flow.exit:
+        """Write the function of a block."""
+        self.begin(block)
+        self.begin_function(f"block_{block.index}")
+        if self.has_preface(block):
+            self.preface()
+        if block.index != self.exit:
+            self._body(block)
+
+    def has_preface(self, block: Block) -> bool:
+        """True if more is done at the start of a block than its instructions."""
+        return block.index == self.exit or block.index in self.program.blocks_after_loads
+
+    def preface(self) -> None:
+        """Write the start of a block: the end of the kernel, or a wait for loads of TMEM."""
+        self.lines.op = None
+        if self.index == self.exit:
             self.lines.add(f"return {ENDED}")
             return
-        if block.index in self.program.blocks_after_loads:
-            self.lines.add(f"G.pc = {block.index}")
-            reads = block.index in self.program.loads_read
-            self.lines.add(f"if G.awaits_loads({reads}): return {BLOCKED}")
-        self._rest(block, 0)
+        self.lines.add(f"G.pc = {self.index}")
+        reads = self.index in self.program.loads_read
+        self.lines.add(f"if G.awaits_loads({reads}): return {BLOCKED}")
 
-    def write_chain(self, block: Block, segment: Segment, between: list[list[Op]]) -> None:
-        """Write the function of a chain up to its last block: `at` is the block that it is entered at, counted from its
-        first, and `n` the number of blocks to execute at most.
-        """
-        assert self.native is not None
-        self._begin(block, f"chain_{segment.first_block}(G, u, at, n)")
-        self.native.write_chain(self, segment, between)
-        self._rest(block, segment.end)
-
-    def write_rest(self, block: Block, segment: Segment, record: int) -> None:
-        """Write the function of a block from a record of a segment on, whose uniform arithmetic is done."""
-        self._begin(block)
-        done: Op | None = None
-        for each in segment.records[record:]:
-            if each.op is not done and each.block == block.index:  # an instruction may have two records
-                self.lines.op = done = each.op
-                self.instruction(each.op)
-        self._rest(block, segment.end if block.index == segment.block else len(block.ops))
-
-    def _begin(self, block: Block, header: str = "") -> None:
-        lines, self.index = self.lines, block.index
-        lines.op, lines.indent = None, " "
-        usual = f"block_{block.index}(G, u{', M' if self.masked else ''})"
-        lines.add(f"def {header or usual}:")
-        lines.indent = "  "
-
-    def _rest(self, block: Block, at: int) -> None:
-        lines = self.lines
+    def _body(self, block: Block) -> None:
+        lines, at = self.lines, 0
         while at < len(block.ops):
             op = block.ops[at]
             lines.op = op
-            if self.native is not None and (taken := self.native.take(self, block.ops, at)):
-                at += taken
-                continue
-            lines.op = op  # the search has gone on to later ones
-            skipped = self._together(block.ops, at) or self._moves(block.ops, at)
-            skipped = skipped or batches.write(self.w, block.ops, at)
+            skipped = self._moves(block.ops, at) or batches.write(self.w, block.ops, at)
             if skipped:
                 at += skipped
                 continue
             if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
-                self._branch(block, op)
+                self.branch(block, op)
                 return
             self.instruction(op)
             at += 1
         lines.op = None
         lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
 
-    def _together(self, ops: list[Op], at: int) -> int:
-        """Instructions that are executed together where they were before; the number that is covered, with the
-        arithmetic on uniform registers between them, which is executed first.
-        """
-        native, first, found = self.native, ops[at], list[Op]()
-        if native is None or not native.is_plain or first.family not in TOGETHER:
-            return 0
+    def together(self, ops: list[Op], at: int, is_uniform: Callable[[Writer, Op], bool]) -> Together | None:
+        """The instructions from one on that are executed together, if there are several of its family."""
+        first, found = ops[at], list[Op]()
+        if first.family not in TOGETHER:
+            return None
         between, waiting, read, covered = list[Op](), list[Op](), set[int](), 0
         for number, op in enumerate(ops[at:], 1):
             self.lines.op = op
@@ -116,34 +119,42 @@ class BlockWriter:
                 found.append(op)
                 read |= reads or set()
                 between, waiting, covered = between + waiting, [], number
-            elif not native.is_uniform(self.w, op) or uniforms_written(self.program.layout, op) & read:
+            elif not is_uniform(self.w, op) or uniforms_written(self.program.layout, op) & read:
                 break
             else:
                 waiting.append(op)
         if len(found) < _SEVERAL:
-            self.lines.op = first
-            return 0
-        for op in between:
-            self.lines.op = op
-            self.instruction(op)
+            return None
+        following = ops[at + covered] if at + covered < len(ops) else None
+        commit = None
+        if following is not None and following.family == TOGETHER[first.family][0] and self._is_shared(following):
+            commit = following if following.instruction.guard == first.instruction.guard else None
+        return Together(between, covered + (commit is not None), lambda: self._write_together(found, commit))
+
+    def _write_together(self, found: list[Op], commit: Op | None) -> None:
+        first = found[0]
         self.lines.op = first
         name = f"B{self.program.numbers[id(first)]}"
-        self.program.functions.setdefault(name, TOGETHER[first.family](len(found)))
+        if name not in self.program.functions:
+            self.program.functions[name] = TOGETHER[first.family][1](len(found), commit is not None)
         close = self.w.guard(first.instruction.guard)
         slots = [(op, slot) for op in found for slot in op.form.slots if slot.kind not in _OUTPUTS]
         texts = [self._argument(op, slot) for op, slot in slots]
+        last = [] if commit is None else [self._argument(commit, slot) for slot in commit.form.slots]
         mask = self.w.mask or "None"
         self.w.emit(f"v = ({''.join(f'{text}, ' for text in texts if 'u[' in text)})")
-        self.w.emit(f"if not {name}(G, {mask}, v):")
+        self.w.emit(f"if not {name}(G, {mask}, v, ({''.join(f'{text}, ' for text in last)})):")
         before, self.lines.indent = self.lines.indent, self.lines.indent + " "
         for op in found:
             self.lines.op = op
             self._call(op)
         self.lines.op = first
         self.w.emit(f"{name}.learn(G, {mask}, v)")
+        if commit is not None:
+            self.lines.op = commit
+            self._call(commit)
         self.lines.indent = before
         close()
-        return covered
 
     def _is_shared(self, op: Op) -> bool:
         """True if an instruction has no operands but those that all lanes share, and lists of registers."""
@@ -305,7 +316,8 @@ class BlockWriter:
         else:
             w.put(operand, call, BITS[type_] if type_ else 32)
 
-    def _branch(self, block: Block, op: Op) -> None:
+    def branch(self, block: Block, op: Op) -> None:
+        """Write the end of a block."""
         guard, w, lines = op.instruction.guard, self.w, self.lines
         exit_, join = self.program.flow.exit, self.program.flow.reconvergence[block.index]
         if op.family == "brx":
@@ -366,7 +378,5 @@ WRITERS: dict[str, Callable[[Writer, Op], None]] = {
     "exit": _nothing,
     "bra": _nothing,
     "brx": _nothing,
-    **dict.fromkeys(
-        ("prefetch", "prefetch.tensormap", "discard", "applypriority", "pmevent", "nanosleep", "brkpt"), _nothing
-    ),
+    **dict.fromkeys(NOTHING, _nothing),
 }

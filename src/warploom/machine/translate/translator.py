@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from operator import itemgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
 from warploom.machine.core.registry import MEANINGS
@@ -27,17 +27,18 @@ from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
+from warploom.machine.translate.native_tables import Memory, Table, TableWriter
 from warploom.machine.translate.register_layout import Layout, lay_out
-from warploom.machine.translate.segments import LONGEST_CHAIN, Memory, NativeWriter, Segment
+from warploom.machine.translate.uniform_slots import UniformSlots, leaves
 from warploom.ptx.analysis import control_flow as flows
-from warploom.ptx.analysis.control_flow import Block, Flow
+from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
-from warploom.ptx.isa.table import BITS, Op, decode_kernel
-from warploom.ptx.syntax.model import Address, Arguments, Kernel, Module, Register, Special, Symbol, Vector
+from warploom.ptx.isa.table import Op, decode_kernel
+from warploom.ptx.syntax.model import Address, Kernel, Module, Register, Special, Symbol
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -95,17 +96,19 @@ class Flavour:
     """A way of execution: NumPy alone, or native kernels (`engine`) with some of the accesses to memory (`memory`).
 
     Without an access every one is the reference's, as store buffers need it. For observers they are `logged`. A group
-    that is `alone` has all threads of its CTA.
+    that is `alone` has all threads of its CTA. Where operations complete `at_once` native code executes some of them.
     """
 
     engine: Engine | None = None
     memory: Memory = Memory.NONE
     logged: bool = False
     alone: bool = False
+    at_once: bool = False
 
     @property
     def name(self) -> str:
-        words = (", logged" if self.logged else "") + (", alone" if self.alone else "")
+        flags = {"logged": self.logged, "alone": self.alone, "at once": self.at_once}
+        words = "".join(f", {word}" for word, holds in flags.items() if holds)
         return "" if self.engine is None else f" native {self.memory.value}{words}"
 
 
@@ -119,8 +122,8 @@ class Text:
     parts: tuple[CodeType, ...]
     ops: tuple[Op | None, ...]
     source: str
-    entries: tuple[int, ...] = ()
-    """For each block of native code its place in its chain; -1 where its function is its own. Empty if all are."""
+    table: Table | None = None
+    """The records of native code, for a text of the instructions that they do not execute."""
 
 
 @dataclass
@@ -135,8 +138,6 @@ class Program:
     functions: dict[str, Any] = field(default_factory=dict)
     recipes: dict[Recipe, str] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
-    """The runs of instructions that native kernels execute, of all texts."""
     reports: dict[int, Any] = field(default_factory=dict)
     """The events of instructions, by the identity of their `Op`, as `core/observation.py` works them out."""
     _texts: dict[str, Text] = field(default_factory=dict)
@@ -154,15 +155,17 @@ class Program:
             self._texts[name] = self._written(name, flavour, masked)
         return self._texts[name]
 
-    def rest(self, segment: int, record: int, *, masked: bool) -> Text:
-        """The rest of a block from a record of a segment on, by the reference."""
-        name = f"<{self.kernel.name} {'masked ' if masked else ''}segment {segment}, record {record}>"
+    def alone(self, op: Op, *, masked: bool) -> Text:
+        """One instruction by the reference, for native code that has left it."""
+        name = f"<{self.kernel.name} {'masked ' if masked else ''}instruction {self.numbers[id(op)]}>"
         if name not in self._texts:
-            found = self.segments[segment]
             names, body = self._names(), Lines()
-            block = found.records[record].block if record < len(found.records) else found.block
-            BlockWriter(self, names, body, masked).write_rest(self.flow.blocks[block], found, record)
-            self._texts[name] = self._compiled(name, [(names, body, f"(block_{block},)")])
+            writer = BlockWriter(self, names, body, masked)
+            writer.begin(next(block for block in self.flow.blocks if any(each is op for each in block.ops)))
+            body.op = op
+            writer.begin_function("f")
+            writer.instruction(op)
+            self._texts[name] = self._compiled(name, [(names, body, "(f,)")])
         return self._texts[name]
 
     def reference_texts(self) -> dict[str, Text]:
@@ -209,9 +212,9 @@ class Program:
         return {id(op.instruction): at for at, op in enumerate(self.ops)}
 
     @cached_property
-    def parameters(self) -> frozenset[tuple[str, int]]:
-        """The parameters of the kernel, each with its size in bytes."""
-        return frozenset((each.name, BITS[each.type] // 8 * (each.count or 1)) for each in self.kernel.params)
+    def slots(self) -> UniformSlots:
+        """The uniforms of native code."""
+        return UniformSlots(self.kernel, self.layout, self.ops, LANE_SPECIALS)
 
     @cached_property
     def meets_alone(self) -> bool:
@@ -258,9 +261,9 @@ class Program:
         return tuple(len(block.ops) for block in self.flow.blocks)
 
     @cached_property
-    def cost_sums(self) -> tuple[int, ...]:
-        """Instructions of all blocks before each, and of all."""
-        return tuple(accumulate(self.costs, initial=0))
+    def cost_array(self) -> npt.NDArray[np.int64]:
+        """Instructions per block."""
+        return np.array(self.costs, np.int64)
 
     @cached_property
     def tallies(self) -> tuple[tuple[Counter[str], dict[str, set[int]]], ...]:
@@ -295,6 +298,19 @@ class Program:
         return self._values[block]
 
     @cached_property
+    def unwritten(self) -> tuple[tuple[str, int, int], ...]:
+        """The rows of registers that may be read before they are written, as runs: file, first and end."""
+        names = list(self.layout.places)
+        alive, found = live_at_entry(self.flow, names)[0], list[tuple[str, int, int]]()
+        places = (self.layout.places[name] for at, name in enumerate(names) if alive >> at & 1)
+        for file, row in sorted((place.file, place.index) for place in places if place.file != "u"):
+            if found and found[-1][0] == file and found[-1][2] == row:
+                found[-1] = (file, found[-1][1], row + 1)
+            else:
+                found.append((file, row, row + 1))
+        return tuple(found)
+
+    @cached_property
     def _alive(self) -> tuple[int, ...]:
         places = sorted((place.index, name) for name, place in self.layout.places.items() if place.file == "u")
         return live_at_entry(self.flow, [name for _, name in places])
@@ -316,7 +332,7 @@ class Program:
     def specials(self) -> frozenset[str]:
         """The special registers that are read."""
         ops = (op for block in self.flow.blocks for op in block.ops)
-        return frozenset(leaf.name for op in ops for leaf in _leaves(op.operands.values()) if isinstance(leaf, Special))
+        return frozenset(leaf.name for op in ops for leaf in leaves(op.operands.values()) if isinstance(leaf, Special))
 
     @cached_property
     def _symbols(self) -> dict[str, Op]:
@@ -324,7 +340,7 @@ class Program:
         ops = (op for block in self.flow.blocks for op in block.ops)
         named = ((op, slot.name) for op in ops for slot in op.form.slots if slot.kind != "label")
         return {
-            leaf.name: op for op, name in named for leaf in _leaves((op.operands[name],)) if isinstance(leaf, Symbol)
+            leaf.name: op for op, name in named for leaf in leaves((op.operands[name],)) if isinstance(leaf, Symbol)
         }
 
     def make(
@@ -346,60 +362,43 @@ class Program:
         return lambda *given: tuple(block for factory in factories for block in factory(*given))
 
     def _written(self, name: str, flavour: Flavour, masked: bool) -> Text:
-        blocks = self.flow.blocks
-        native = None
+        blocks, native = self.flow.blocks, None
         if flavour.engine is not None:
-            first = len(self.segments)
-            native = NativeWriter(
+            native = TableWriter(
                 flavour.engine,
                 self.layout,
                 self.numbers,
+                self.slots,
+                target=self.target,
                 memory=flavour.memory,
                 logged=flavour.logged,
                 masked=masked,
                 alone=flavour.alone,
-                parameters=self.parameters,
-                first=first,
+                at_once=flavour.at_once,
             )
         parts: list[tuple[Names, Lines, str]] = []
-        entries = [-1] * len(blocks)
         at = 0
         while at < len(blocks):
-            names, body, functions = self._names(), Lines(), list[str]()
-            first = at
+            names, body = self._names(), Lines()
+            first, functions = at, 0 if native is None else native.functions
+            writer = BlockWriter(self, names, body, masked)
             while at < len(blocks) and at - first < _PART_BLOCKS and len(body.text) < _PART_LINES:
-                writer = BlockWriter(self, names, body, masked, native)
-                chain = None if native is None else native.chain(writer.w, self._chainable(at))
-                if chain is None:
+                if native is None:
                     writer.write(blocks[at])
-                    functions.append(f"block_{at}")
                 else:
-                    count = len(chain[0].entries)
-                    writer.write_chain(blocks[at + count - 1], *chain)
-                    functions += [f"chain_{at}"] * count
-                    entries[at : at + count] = range(count)
-                at = first + len(functions)
-            parts.append((names, body, f"({', '.join(functions)},)"))
-        if native is not None:
-            self.functions |= native.functions()
-            self.segments += native.segments
-        return replace(self._compiled(name, parts), entries=tuple(entries) if max(entries) > 0 else ())
-
-    def _chainable(self, at: int) -> Sequence[Block]:
-        """The blocks from one on up to the next that needs more than its instructions."""
-        blocks, found = self.flow.blocks, list[Block]()
-        for block in blocks[at : at + LONGEST_CHAIN]:
-            if block.index == self.flow.exit or block.index in self.blocks_after_loads or not block.ops:
-                break
-            found.append(block)
-        return found
+                    native.write(writer, blocks[at])
+                at += 1
+            made = range(first, at) if native is None else range(functions, native.functions)
+            parts.append((names, body, "".join(f"{'block_' if native is None else 'f'}{number}, " for number in made)))
+        text = self._compiled(name, [(names, body, f"({made})") for names, body, made in parts])
+        return text if native is None else replace(text, table=native.table())
 
     def _compiled(self, name: str, parts: list[tuple[Names, Lines, str]]) -> Text:
         codes: list[CodeType] = []
         lines: list[str] = []
         ops: list[Op | None] = []
         for names, body, blocks in parts:
-            header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL, CONTEXT):"]
+            header = ["def make(Fp, Fh, Fa, Fb, Fq, W, SPECIALS, LANES, SYMBOLS, ONE, FULL):"]
             header += [f" {local} = {expression}" for local, expression in names.bindings.items()]
             part = [*header, *body.text, f" return {blocks}"]
             # Leading empty lines keep the line numbers of the whole text.
@@ -446,20 +445,8 @@ def _check_modelled(flow: Flow, file: str) -> None:
             where = op.instruction.loc or Loc(file, op.instruction.line)
             if op.family not in MEANINGS and op.family not in WRITERS and op.family not in alu.FAMILIES:
                 raise Diag.NOT_MODELLED.error(where, what=f"`{op.instruction.opcode}`")
-            for operand in _leaves(op.operands.values()):
+            for operand in leaves(op.operands.values()):
                 if not isinstance(operand, Special) or operand.name in _MODELLED:
                     continue
                 if operand.name.startswith(_UNMODELLED):
                     raise Diag.NOT_MODELLED.error(where, what=f"the special register `{operand}`")
-
-
-def _leaves(operands: Iterable[object]) -> Iterator[object]:
-    """Operands, and what stands inside brace lists, argument lists and addresses."""
-    for operand in operands:
-        if isinstance(operand, Vector | Arguments):
-            yield from operand.items
-        elif isinstance(operand, Address):
-            yield operand.base
-            yield from operand.coordinates.items if operand.coordinates is not None else ()
-        else:
-            yield operand

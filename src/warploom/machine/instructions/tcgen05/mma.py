@@ -184,20 +184,29 @@ def multiply_accumulate(op: Op) -> Run:
 
 
 class _Several:
-    """MMAs that one thread issues one after the other, by the values of their operands."""
+    """MMAs that one thread issues one after the other, and perhaps commits, by the values of their operands."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, commits: bool) -> None:
+        self._count, self._commits = count, commits
         self._known: dict[tuple[int, ...], tuple[Group, int, TensorCore, tuple[Issue, ...]]] = {}
 
-    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> bool:
+    def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...], commit: tuple[Any, ...]) -> bool:
         found = self._known.get(values)
         if found is None or found[0] is not g or mask is None:
             return False
         live, (_, lane, core, issues) = mask.tobytes(), found
-        if live.count(1) != 1 or live.index(1) != lane or not core.may_repeat(issues):
+        if live.count(1) != 1 or live.index(1) != lane:
             return False
-        core.repeat(issues)
+        if not self._commits:
+            return core.repeat(issues)
+        (address, *peers), cta = commit, g.cta
+        barrier = cta.mbarriers.get(address & OFFSET_MASK)
+        if barrier is None or address >> RANK_SHIFT != cta.rank or not barrier.valid or any(peers):
+            return False
+        if not core.complete_at_once(issues):
+            return False
+        g.grid.effects += 1
+        barrier.arrive(1)
         return True
 
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
@@ -213,7 +222,7 @@ class _Several:
             self._known[values] = g, live.index(1), core, issues
 
 
-TOGETHER["tcgen05.mma"] = _Several
+TOGETHER["tcgen05.mma"] = "tcgen05.commit", _Several
 
 
 @executes("tcgen05.mma.ws")

@@ -1,0 +1,237 @@
+"""The turns of a random schedule in native code: it draws a group and the length of its turn, and executes its blocks.
+
+It does what `Grid._step` does for such a schedule as long as nothing is in flight, and returns to Python for everything
+else. Draws are words of 32 bits that Python has made before; both take them in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warploom.machine.engine import context
+from warploom.machine.engine.llvm_ops import Host
+
+CONTEXT, UNIFORMS, COUNTS, BLOCKS, PC, RESUME, IDLE, PATIENCE = range(8)
+"""The words of a group: the host addresses of its context, its uniforms, its counts of blocks and the records of the
+blocks (0 where Python executes it); the next block, and if it is to go on inside of that, the host address of a record;
+the blocks that it has executed without an effect, and for how many of them it is not examined."""
+GROUP_WORDS = 8
+
+(READY, COUNT, DRAWS, AT, END, TAKEN, SHORT, LAUNCHES, LEFT, BUDGET, EFFECTS, LAST, BUDGET_AT_EFFECT, LOOK_AFTER, GROUP,
+ TURN, NUMBER, PART, BEFORE, MASKS) = range(20)  # fmt: skip
+"""The arguments: the ready groups and their number; draws, the next of them, and their number; turns taken so far, the
+number of those of one block, 1 if a cluster can be launched; turns that may be taken; instructions that may be executed
+(where an instruction is left to Python, as many as before the turn), effects so far, effects at the last look and the
+instructions left then, instructions without an effect until the next look. Then the results: a group, the blocks of its
+turn, the number of a record, 1 if that is in the second part of a turn, the effects before the turn. Last, the masks of
+the lengths of turns."""
+ARGUMENTS = MASKS + 4
+LEAVES, DRAWN_OUT, LAUNCH, PYTHON, ESCAPE, EXAMINE = range(6)
+"""The reasons for a return: Python must look at the limits, or there is no group; there are no more draws; a cluster is
+launched; Python has to execute a turn, or an instruction of one; a group may only be polling."""
+TURN_BITS = 9
+"""The bits of a draw that are the length of a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLoop:
+    """The routine. Its second argument is the kernel that enters a table."""
+
+    @property
+    def words(self) -> int:
+        return 0
+
+    def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        return _loop(name), frozenset()
+
+
+def _set(row: str, word: int, value: str, label: str) -> str:
+    return f"  %{label} = getelementptr i64, ptr {row}, i64 {word}\n  store i64 {value}, ptr %{label}"
+
+
+def _get(row: str, word: int, label: str, type_: str = "i64") -> str:
+    return f"  %{label}_at = getelementptr i64, ptr {row}, i64 {word}\n  %{label} = load {type_}, ptr %{label}_at"
+
+
+def _loop(name: str) -> str:
+    return f"""
+declare i64 @llvm.ctlz.i64(i64, i1)
+declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)
+define i64 @{name}(ptr %arguments, ptr %enter) {{
+entry:
+{_get("%arguments", READY, "ready", "ptr")}
+{_get("%arguments", DRAWS, "draws", "ptr")}
+{_get("%arguments", END, "draws_end")}
+{_get("%arguments", SHORT, "short_turns")}
+{_get("%arguments", LAUNCHES, "can_launch")}
+{_get("%arguments", LOOK_AFTER, "look_after")}
+  br label %next
+next:
+{_get("%arguments", COUNT, "count")}
+{_get("%arguments", LEFT, "left")}
+{_get("%arguments", BUDGET, "budget")}
+{_get("%arguments", EFFECTS, "effects")}
+{_get("%arguments", LAST, "last")}
+{_get("%arguments", AT, "first_draw")}
+  %none = icmp eq i64 %count, 0
+  %over = icmp eq i64 %left, 0
+  %poor = icmp slt i64 %budget, 0
+  %stops0 = or i1 %none, %over
+  %stops = or i1 %stops0, %poor
+  br i1 %stops, label %leave, label %look
+look:
+  %same = icmp eq i64 %effects, %last
+  br i1 %same, label %idle_look, label %progress
+progress:
+  store i64 %effects, ptr %last_at
+{_set("%arguments", BUDGET_AT_EFFECT, "%budget", "at_effect")}
+  br label %choose
+idle_look:
+{_get("%arguments", BUDGET_AT_EFFECT, "then")}
+  %without = sub i64 %then, %budget
+  %long = icmp sgt i64 %without, %look_after
+  br i1 %long, label %leave, label %choose
+choose:
+  %options = add i64 %count, %can_launch
+  %many = icmp ugt i64 %options, 1
+  br i1 %many, label %draw_begin, label %chosen
+draw_begin:
+  %zeros = call i64 @llvm.ctlz.i64(i64 %options, i1 false)
+  %high = sub i64 %zeros, 32
+  br label %draw
+draw:
+  %d = phi i64 [ %first_draw, %draw_begin ], [ %d_next, %drawn ]
+  %dry = icmp uge i64 %d, %draws_end
+  br i1 %dry, label %empty, label %drawn
+drawn:
+  %word_at = getelementptr i32, ptr %draws, i64 %d
+  %word = load i32, ptr %word_at
+  %wide = zext i32 %word to i64
+  %found = lshr i64 %wide, %high
+  %d_next = add i64 %d, 1
+  %fits = icmp ult i64 %found, %options
+  br i1 %fits, label %chosen, label %draw
+chosen:
+  %answer = phi i64 [ 0, %choose ], [ %found, %drawn ]
+  %e = phi i64 [ %first_draw, %choose ], [ %d_next, %drawn ]
+  %left_next = sub i64 %left, 1
+  %launches = icmp eq i64 %answer, %count
+  br i1 %launches, label %launch, label %turn
+launch:
+  store i64 %e, ptr %first_draw_at
+  store i64 %left_next, ptr %left_at
+  ret i64 {LAUNCH}
+turn:
+{_get("%arguments", TAKEN, "taken")}
+  %taken_next = add i64 %taken, 1
+  %short = icmp ule i64 %taken_next, %short_turns
+  br i1 %short, label %take, label %length
+length:
+  %dry2 = icmp uge i64 %e, %draws_end
+  br i1 %dry2, label %empty, label %length_drawn
+length_drawn:
+  %word2_at = getelementptr i32, ptr %draws, i64 %e
+  %word2 = load i32, ptr %word2_at
+  %bits32 = lshr i32 %word2, {32 - TURN_BITS}
+  %bits = zext i32 %bits32 to i64
+  %kind = and i64 %bits, 3
+  %mask_number = add i64 %kind, {MASKS}
+  %mask_at = getelementptr i64, ptr %arguments, i64 %mask_number
+  %mask = load i64, ptr %mask_at
+  %more_bits = lshr i64 %bits, 2
+  %longer = and i64 %more_bits, %mask
+  %length_blocks = add i64 %longer, 1
+  %e_next = add i64 %e, 1
+  br label %take
+take:
+  %blocks = phi i64 [ 1, %turn ], [ %length_blocks, %length_drawn ]
+  %f = phi i64 [ %e, %turn ], [ %e_next, %length_drawn ]
+  store i64 %f, ptr %first_draw_at
+  store i64 %taken_next, ptr %taken_at
+  store i64 %left_next, ptr %left_at
+  %slot = getelementptr i64, ptr %ready, i64 %answer
+  %row_word = load i64, ptr %slot
+  %row = inttoptr i64 %row_word to ptr
+  %after = getelementptr i64, ptr %slot, i64 1
+  %count_less = sub i64 %count, 1
+  %behind = sub i64 %count_less, %answer
+  %behind_bytes = shl i64 %behind, 3
+  call void @llvm.memmove.p0.p0.i64(ptr %slot, ptr %after, i64 %behind_bytes, i1 false)
+  store i64 %count_less, ptr %count_at
+{_set("%arguments", GROUP, "%row_word", "group_out")}
+{_set("%arguments", TURN, "%blocks", "turn_out")}
+{_set("%arguments", BEFORE, "%effects", "before_out")}
+{_get("%row", BLOCKS, "records", "ptr")}
+  %foreign = icmp eq ptr %records, null
+  br i1 %foreign, label %python, label %prepare
+python:
+  ret i64 {PYTHON}
+prepare:
+{_get("%row", PATIENCE, "patience")}
+{_get("%row", CONTEXT, "context", "ptr")}
+{_get("%row", UNIFORMS, "uniforms")}
+{_get("%row", COUNTS, "counts")}
+  %all = icmp ule i64 %blocks, %patience
+  %first = select i1 %all, i64 %blocks, i64 %patience
+{_set("%context", context.UNIFORMS, "%uniforms", "c_uniforms")}
+{_set("%context", context.COUNTS, "%counts", "c_counts")}
+{_set("%context", context.STOP, "-1", "c_stop")}
+  br label %execute
+execute:
+  %part = phi i64 [ 0, %prepare ], [ 1, %again ]
+  %run = phi i64 [ %first, %prepare ], [ %rest, %again ]
+  %money = phi i64 [ %budget, %prepare ], [ %budget_after, %again ]
+{_set("%context", context.LEFT, "%run", "c_left")}
+{_set("%context", context.BUDGET, "%money", "c_budget")}
+{_get("%row", PC, "pc")}
+{_get("%row", RESUME, "resume", "ptr")}
+  store i64 0, ptr %resume_at
+  %record_at = getelementptr ptr, ptr %records, i64 %pc
+  %block_record = load ptr, ptr %record_at
+  %begins_block = icmp eq ptr %resume, null
+  %record = select i1 %begins_block, ptr %block_record, ptr %resume
+  %result = call i64 %enter(ptr %context, ptr %record)
+{_get("%context", context.BUDGET, "budget_after")}
+{_get("%context", context.EFFECTS, "new_effects")}
+  store i64 0, ptr %new_effects_at
+  %effects_before = load i64, ptr %effects_at
+  %effects_now = add i64 %effects_before, %new_effects
+  store i64 %effects_now, ptr %effects_at
+  %escapes = icmp sgt i64 %result, 0
+  br i1 %escapes, label %escape, label %ended
+escape:
+{_set("%arguments", NUMBER, "%result", "number_out")}
+{_set("%arguments", PART, "%part", "part_out")}
+  store i64 %money, ptr %budget_at
+  ret i64 {ESCAPE}
+ended:
+  store i64 %budget_after, ptr %budget_at
+  %pc_next = xor i64 %result, -1
+  store i64 %pc_next, ptr %pc_at
+  %acts = icmp ne i64 %effects_now, %effects
+  %has_rest = icmp ult i64 %first, %blocks
+  %begins = icmp eq i64 %part, 0
+  %goes0 = and i1 %acts, %has_rest
+  %goes = and i1 %goes0, %begins
+  br i1 %goes, label %again, label %requeue
+again:
+  %rest = sub i64 %blocks, %first
+  br label %execute
+requeue:
+  %tail = getelementptr i64, ptr %ready, i64 %count_less
+  store i64 %row_word, ptr %tail
+  store i64 %count, ptr %count_at
+{_get("%row", IDLE, "idle")}
+  %idle_more = add i64 %idle, %first
+  %idle_next = select i1 %acts, i64 0, i64 %idle_more
+  store i64 %idle_next, ptr %idle_at
+  %patient = icmp ult i64 %idle_next, %patience
+  br i1 %patient, label %next, label %examine
+examine:
+  ret i64 {EXAMINE}
+empty:
+  ret i64 {DRAWN_OUT}
+leave:
+  ret i64 {LEAVES}
+}}
+"""

@@ -1,0 +1,101 @@
+"""The uniforms of native code: the registers that all lanes of a group share, and after them the values of special
+registers, addresses of variables and kernel parameters that instructions name, each in a word of 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.translate.expressions import CLOCKS, CTA_SPECIALS
+from warploom.machine.translate.register_layout import Layout
+from warploom.ptx.isa.table import BITS, Op
+from warploom.ptx.syntax.model import Address, Arguments, Kernel, Register, Special, Symbol, Vector
+
+if TYPE_CHECKING:
+    from warploom.machine.core.cta import Cta
+
+Uniforms = npt.NDArray[np.uint64]
+_WORD = (1 << 64) - 1
+
+
+def leaves(operands: Iterable[object]) -> Iterator[object]:
+    """Operands, and what stands inside brace lists, argument lists and addresses."""
+    for operand in operands:
+        if isinstance(operand, Vector | Arguments):
+            yield from operand.items
+        elif isinstance(operand, Address):
+            yield operand.base
+            yield from operand.coordinates.items if operand.coordinates is not None else ()
+        else:
+            yield operand
+
+
+class UniformSlots:
+    """The numbers of a program's uniforms."""
+
+    def __init__(self, kernel: Kernel, layout: Layout, ops: Iterable[Op], lane_specials: frozenset[str]) -> None:
+        self._layout = layout
+        self._parameters = {each.name: BITS[each.type] // 8 * (each.count or 1) for each in kernel.params}
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._loads: dict[int, int] = {}
+        for op in ops:
+            for leaf in leaves(op.operands[slot.name] for slot in op.form.slots if slot.kind != "label"):
+                if isinstance(leaf, Special) and leaf.name not in lane_specials and leaf.name not in CLOCKS:
+                    self._number("special", leaf.name)
+                elif isinstance(leaf, Symbol):
+                    self._number("symbol", leaf.name, leaf.offset)
+            if (found := self._parameter(op)) is not None:
+                name, offset, width = found
+                self._number("symbol", name, offset)
+                self._loads[id(op)] = self._number("parameter", name, offset, width)
+        self.count = layout.rows["u"] + len(self._known)
+        self.of_ctas = [
+            (number, key[1]) for key, number in self._known.items() if key[0] == "special" and key[1] in CTA_SPECIALS
+        ]
+        """The uniforms that differ between CTAs of the same rank, with the names of their special registers."""
+
+    def _number(self, *key: Any) -> int:
+        return self._known.setdefault(key, self._layout.rows["u"] + len(self._known))
+
+    def special(self, name: str) -> int:
+        """The uniform of a special register."""
+        return self._known["special", name]
+
+    def symbol(self, symbol: Symbol) -> int:
+        """The uniform of an address."""
+        return self._known["symbol", symbol.name, symbol.offset]
+
+    def parameter(self, op: Op) -> int | None:
+        """The uniform of the parameter that an instruction loads; None for every other instruction."""
+        return self._loads.get(id(op))
+
+    def _parameter(self, op: Op) -> tuple[str, int, int] | None:
+        """The name, offset and bytes of a whole parameter of the kernel that is loaded into a uniform register."""
+        if op.family != "ld" or op.instruction.guard is not None or op["space"].partition("::")[0] != "param":
+            return None
+        address, target = op.operands["a"], op.operands["d"]
+        if not isinstance(target, Register) or not isinstance(address, Address) or address.coordinates is not None:
+            return None
+        place, base = self._layout.places[target.name], address.base
+        if place.file != "u" or not isinstance(base, Symbol) or BITS[op["type"]] != place.bits:
+            return None
+        width, offset = place.bits // 8, base.offset + address.offset
+        if not 0 <= offset <= self._parameters.get(base.name, 0) - width or offset % width:
+            return None
+        return base.name, offset, width
+
+    def template(self, cta: Cta, parameter: Callable[[int, int], int]) -> Uniforms:
+        """The uniforms of the groups of a CTA at their start."""
+        found = np.zeros(self.count, np.uint64)
+        for (kind, name, *more), number in self._known.items():
+            if kind == "special":
+                found[number] = cta.specials[name]
+            elif kind == "symbol":
+                found[number] = (cta.symbols[name] + more[0]) & _WORD
+            else:
+                found[number] = parameter(cta.symbols[name] + more[0], more[1])
+        return found
