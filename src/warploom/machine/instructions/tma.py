@@ -74,7 +74,7 @@ def _mode(op: Op) -> str:
 
 def _coordinates(coords: Sequence[Any], lane: int) -> tuple[int, ...]:
     """Coordinates of one lane as signed numbers."""
-    values = [value if value.__class__ is int else int(value[lane]) for value in coords]
+    values = [int(value) if isinstance(value, int) else int(value[lane]) for value in coords]
     return tuple(values) if max(values) < _NEGATIVE else tuple([(value ^ _NEGATIVE) - _NEGATIVE for value in values])
 
 
