@@ -335,6 +335,7 @@ def cost(found: Rows) -> list[str]:
         f"bar is the ratio that we aim at. Revision `{found['revision']}`.",
         "",
         *table(["launch", "plain run", "check", "ratio", "bar"], rows),
+        *([found["note"], ""] if "note" in found else []),
         *memory,
     ]
 
