@@ -41,6 +41,17 @@ UPSTREAM: dict[tuple[str, str], str] = {
         "compares float16 products of 1,000 terms with PyTorch's default tolerance, 1e-5 near zero. PyTorch's own float16 and float32 "
         "products on the CPU differ by more in 36 of 1,000,000 elements; here 25 to 35 did"
     ),
+    ("13-conv-im2col.py", "Tensor-likes are not close"): (
+        "`conv2d_im2col_kernel` issues the tensor loads of a K tile before it waits for the MMA that still reads the same shared "
+        "memory (`mma.wait_num_outstanding(0)` comes after them, 13-conv-im2col.py:1007 and 1024): schedules in which a load is "
+        "faster than the MMA give wrong values"
+    ),
+    ("07-persistence.py", "CTA_EXITED"): (
+        "`persistent_matmul_pipelined_kernel` exits with two tensor loads in flight: the last `issue_loads_stealb` of the peeled "
+        "prologue lacks the `pred` that the others have, so that it loads for a tile after the last one, and no wait follows "
+        "(07-persistence.py:609, `@%p49 cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r157], …`, "
+        "schedule hold:tma-load; the same for sm_90). The loads write shared memory that may be another CTA's by then"
+    ),
 }
 """Defects of the programs, by file and a part of the reason for which it fails."""
 

@@ -345,6 +345,26 @@ def test_a_layer_norm_in_half_precision_sums_its_gradients_in_f32():
         assert (bias.grad.double() - exact).abs().max() <= exact.abs().max() * 2**-10
 
 
+def test_a_convolution_in_half_precision_sums_in_f32():
+    """The CPU rounds parts of the sums to bfloat16; a GPU rounds once."""
+    x, w = torch.randn(1, 384, 24, 24, dtype=torch.bfloat16), torch.randn(384, 384, 2, 2, dtype=torch.bfloat16)
+    right = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+    options = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    gradient = torch.randn_like(right).to(torch.bfloat16)
+    right_gradients = torch.ops.aten.convolution_backward(gradient.double(), x.double(), w.double(), None, *options)
+    with warploom.triton.machine():
+        x.requires_grad_()
+        out = torch.nn.functional.conv2d(x, w, padding=1)
+        out.backward(gradient)
+        gradients = torch.ops.aten.convolution_backward(gradient, x.detach(), w, None, *options)
+    assert gradients[2] is None
+    assert x.grad is not None
+    found = (out.detach(), x.grad, *gradients[:2])
+    for got, want in zip(found, (right, right_gradients[0], *right_gradients[:2]), strict=True):
+        assert got.dtype is torch.bfloat16
+        assert ((got.double() - want).abs() <= 2**-8 * want.abs() + 1e-3).all()
+
+
 def test_launch_hooks():
     seen = []
     from triton import knobs

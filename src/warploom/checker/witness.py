@@ -21,6 +21,7 @@ from warploom.host.launch import Launch
 from warploom.host.tensor_map import TensorMap
 from warploom.launcher import prepare
 from warploom.machine.core.grid import Grid
+from warploom.machine.core.options import family_of
 from warploom.machine.core.schedule import (
     HELD,
     Eager,
@@ -31,7 +32,6 @@ from warploom.machine.core.schedule import (
     Schedule,
     Weak,
     default,
-    family_of,
 )
 
 TRIES = 5

@@ -96,6 +96,22 @@ def keep_in_callbacks(patches: Patches, mode: HostTensors) -> None:
     patches.set(hooks, "__init__", init_with_mode)
 
 
+_SUMS = (
+    torch.nn.functional.layer_norm,
+    torch.conv1d,
+    torch.conv2d,
+    torch.conv3d,
+    torch.conv_transpose1d,
+    torch.conv_transpose2d,
+    torch.conv_transpose3d,
+    torch.convolution,
+    torch.ops.aten.convolution,
+    torch.ops.aten.convolution_backward,
+)
+"""Functions that sum in f32 on a GPU. The CPU sums the gradients of layer norm's weights in their own type, and rounds
+parts of the sums of convolutions to it."""
+
+
 class _ThreadState(threading.local):
     """The part of the mode that each thread has for itself."""
 
@@ -130,7 +146,7 @@ class HostTensors(TorchFunctionMode):
             torch.Tensor.__repr__: self._text,
             torch.Tensor.__format__: self._formatted,
             torch.Tensor.type: _type,
-            torch.nn.functional.layer_norm: _layer_norm,
+            **{function: _in_float32(function) for function in _SUMS},
         }
 
     def again(self) -> AbstractContextManager[Any]:
@@ -232,10 +248,23 @@ def _type(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return put_on_host(found) if is_on_host(tensor) else found
 
 
-def _layer_norm(values: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Layer norm that sums in f32, as on a GPU: the CPU sums the gradients of 16-bit weights in their own type."""
-    widened = [each if each is None or each.itemsize > 2 else each.float() for each in (values, weight, bias)]
-    return torch.nn.functional.layer_norm(widened[0], normalized_shape, *widened[1:], eps).to(values.dtype)
+def _in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of PyTorch that computes in f32 what it is given in 16 or 8 bits, and rounds once."""
+
+    def wide(value: Any) -> Any:
+        narrow = isinstance(value, torch.Tensor) and value.is_floating_point() and value.itemsize <= 2
+        return value.float() if narrow else value
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        found = function(*map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
+        results = found if isinstance(found, tuple) else (found,)
+        rounded = tuple(each if each is None else each.to(given[0].dtype) for each in results)
+        if all(map(is_on_host, given)):
+            put_on_host(rounded)
+        return rounded if isinstance(found, tuple) else rounded[0]
+
+    return called
 
 
 def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:

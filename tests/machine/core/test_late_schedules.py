@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -94,6 +95,23 @@ def test_a_delayed_kind_completes_last():
     assert hold.choose("step", ["CTA (0,0) warp 0", options[0], "launch"], 1) == 0
     assert hold.choose("step", [options[0], "launch"], 0) == 1
     assert hold.choose("step", [options[0]] * 2, 0) == 0
+
+
+class Counts(list):
+    """Options with the numbers of operations in flight; their names may not be read one by one."""
+
+    counts: ClassVar[dict[str, int]] = {"cp.async": 4000, "wgmma.mma_async": 0}
+
+    def __getitem__(self, index):
+        assert not isinstance(index, slice)
+        return super().__getitem__(index)
+
+
+def test_hold_looks_at_no_operation_where_only_held_ones_are_in_flight():
+    """There may be thousands, at every step."""
+    assert (
+        Hold("cp-async").choose("step", Counts(["CTA (0,0) warp 0", *["CTA (0,0) warp 0: cp.async 0"] * 4000]), 1) == 0
+    )
 
 
 def test_a_starved_warp_runs_last():

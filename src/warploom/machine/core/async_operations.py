@@ -7,10 +7,12 @@ schedule it happens at issue.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from warploom.machine.core.group import Waitable
+from warploom.machine.core.options import family_of
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cluster
@@ -62,10 +64,6 @@ class Operation:
         return all(operation.done for operation in self.after)
 
 
-COUNTED = ("clusterlaunchcontrol.try_cancel", "tcgen05.ld")
-"""The families that schedules look for at every step."""
-
-
 class InFlight:
     """The operations that were issued and have not taken effect; those that may are listed in the order of issue."""
 
@@ -74,8 +72,8 @@ class InFlight:
     def __init__(self, words: Any) -> None:
         self.possible: list[Operation] = []
         self._words, self._issued = words, 0
-        self.counts = dict.fromkeys(COUNTED, 0)
-        """The operations of some families."""
+        self.counts: Counter[str] = Counter()
+        """The operations of each family: schedules look for some at every step."""
 
     @property
     def count(self) -> int:
@@ -87,7 +85,7 @@ class InFlight:
         """An operation was issued and does not take effect at once."""
         self._issued += 1
         self._words[0] += 1
-        self._count(operation, 1)
+        self.counts[family_of(operation.name)] += 1
         operation.number = self._issued
         for earlier in operation.after:
             if not earlier.done:
@@ -101,12 +99,7 @@ class InFlight:
         """An operation is about to take effect."""
         del self.possible[bisect_left(self.possible, operation.number, key=_number)]
         self._words[0] -= 1
-        self._count(operation, -1)
-
-    def _count(self, operation: Operation, change: int) -> None:
-        for family in COUNTED:
-            if family in operation.name:
-                self.counts[family] += change
+        self.counts[family_of(operation.name)] -= 1
 
     def follow(self, operation: Operation) -> None:
         """An operation is done: those that waited for it, and for no other, may take effect."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warploom.diagnostics import Diag
+from warploom.machine.core.options import family_of
 from warploom.machine.core.schedule import (
     HELD,
     Delay,
@@ -20,7 +21,6 @@ from warploom.machine.core.schedule import (
     Starve,
     Switch,
     Weak,
-    family_of,
     switches,
 )
 

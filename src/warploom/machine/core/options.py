@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from warploom.machine.core.async_operations import Operation
     from warploom.machine.core.group import Group
     from warploom.machine.memory.store_buffers import Store
+
+
+@lru_cache(1 << 14)
+def family_of(option: str) -> str:
+    """The instruction family of an operation in flight, from the description of the step that completes it."""
+    return option.partition(": ")[2].partition(" ")[0]
 
 
 class Options(Sequence[str]):

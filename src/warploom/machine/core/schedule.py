@@ -24,7 +24,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from warploom.diagnostics import Diag
+from warploom.machine.core.options import family_of
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.store_buffers import FAMILIES as STORES
 from warploom.machine.routines.turn_loop import TURN_BITS
@@ -289,9 +289,9 @@ CANCEL = "clusterlaunchcontrol.try_cancel"
 
 
 def _may_hold(options: Sequence[str], family: str) -> bool:
-    """False if no operation of a family is in flight; the emulator's own options count some."""
-    counts: Mapping[str, int] = getattr(options, "counts", {})
-    return counts.get(family, 1) > 0
+    """False if no operation of a family is in flight; the emulator's own options count them."""
+    counts: Mapping[str, int] | None = getattr(options, "counts", None)
+    return counts is None or counts[family] > 0
 
 
 def _asks_for_work(options: Sequence[str], groups: int) -> bool:
@@ -299,12 +299,6 @@ def _asks_for_work(options: Sequence[str], groups: int) -> bool:
     if not _may_hold(options, CANCEL):
         return False
     return any(family_of(options[at]) == CANCEL for at in range(groups, len(options) - 1))
-
-
-@lru_cache(1 << 14)
-def family_of(option: str) -> str:
-    """The instruction family of an operation in flight, from the description of the step that completes it."""
-    return option.partition(": ")[2].partition(" ")[0]
 
 
 HELD: dict[str, tuple[str, ...]] = {
@@ -345,10 +339,16 @@ class Hold:
         if kind != "step":
             return 1 if kind == "cancel" else 0
         launch = bool(options[-1] == "launch")
-        for at, name in enumerate(options[groups : len(options) - launch], groups):
-            if family_of(name) not in self._families:
-                return at
+        if self._may_let_one(options):
+            for at, name in enumerate(options[groups : len(options) - launch], groups):
+                if family_of(name) not in self._families:
+                    return at
         return 0 if groups else len(options) - 1 if launch else 0
+
+    def _may_let_one(self, options: Sequence[str]) -> bool:
+        """False if only operations of the held kind are in flight, of which there may be thousands."""
+        counts: Mapping[str, int] | None = getattr(options, "counts", None)
+        return counts is None or any(count and family not in self._families for family, count in counts.items())
 
 
 _WHO = re.compile(r"(?:cta ?\((?P<cta>\d+,\d+(?:,\d+)?)\))? ?(?:warp (?P<warp>\d+))?", re.IGNORECASE)
