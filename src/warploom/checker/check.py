@@ -54,8 +54,9 @@ def check(
     are copied: the caller's are never written. `profile` is `strict`, the PTX ISA to the letter, or `lenient`. `budget`
     is the number of further runs that enumerate choices and confirm findings; `limit` bounds the instructions of each.
     `sizes` is `launch`, or `all` to prove other numbers of K steps and of tiles too, by recurrence, or `pairs` for all
-    numbers of tiles with each number of K steps. Where data steer the kernel, it is run with further sizes and data. Or
-    `sizes` is a dict of further launches of the kernel, by name. `report.covers` says what the verdict is for.
+    numbers of tiles with each number of K steps; INCOMPLETE if there is no such proof. Where data steer the kernel, it
+    is run with further sizes and data. Or `sizes` is a dict of further launches of the kernel, by name. `report.covers`
+    says what the verdict is for.
     `redundant=True` also lists barriers, fences and waits that are not needed in this launch, as lints; the run is then
     judged once more for each of them.
     """
@@ -143,6 +144,8 @@ class _Judged:
     cases: list[str] = field(default_factory=list)
     elsewhere: tuple[Finding, ...] = ()
     """Findings at other sizes."""
+    unproved: tuple[str, ...] = ()
+    """Sizes that a proof was asked for and not found, each with the reason."""
     places: dict[str, str] = field(default_factory=dict)
     """By assumption, the lines that need it."""
 
@@ -204,7 +207,7 @@ class _Judged:
         self.runs, self.events, self.used = self.runs + found.runs, self.events + found.events, self.used + found.used
         self.generalised, self.cases = found.covered, found.cases
         self.as_run = [*found.left, *(["sizes"] if cases else ["configuration"]), "input data"]
-        self.elsewhere, self.error = tuple(found.findings), found.error
+        self.elsewhere, self.error, self.unproved = tuple(found.findings), found.error, tuple(found.unproved)
 
     def cost(self, other: _Judged) -> None:
         """Count the price of further runs."""
@@ -238,6 +241,7 @@ class _Judged:
     def report(self) -> Report:
         """The verdict of all runs."""
         findings, reasons = (*self.findings.all(), *self.elsewhere), list(self.reasons)
+        reasons += [f"there is no proof for all {each}" for each in self.unproved]
         if self.error is not None:
             if self.error.diag in (Diag.LIMIT, Diag.TIMEOUT):
                 reasons.append(f"the run was given up: {self.error.what}")

@@ -14,7 +14,7 @@ from warploom.checker.determinism import steering
 from warploom.checker.equal_clusters import Clusters
 from warploom.checker.model.memories import Unjudged
 from warploom.checker.observer import Checker
-from warploom.checker.recurrence.cuts import Cuts, WatchedGrid
+from warploom.checker.recurrence.cuts import Cuts, Stop, WatchedGrid
 from warploom.checker.recurrence.state import groups_left
 from warploom.checker.rules import Rules
 from warploom.diagnostics import Fault, Stuck, WarploomError
@@ -98,6 +98,8 @@ def _run(
     try:
         with np.errstate(all="ignore"):
             grid.run()
+    except Stop:
+        pass
     except (Fault, Stuck) as found:
         error = found
     finally:

@@ -67,7 +67,8 @@ def test_a_defect_after_many_steps_of_all_tiles_is_not_generalised() -> None:
     late = "add.u32 %r31, %r31, 1; setp.eq.u32 %p8, %r31, 70; selp.b32 %r30, 1, 0, %p8; xor.b32 %r12, %r12, %r30;"
     text = persistent(only_fill=late).replace(INIT, INIT + "    mov.b32 %r31, 0;\n", 1)
     report = checked(text, "pairs")
-    assert report.verdict is Verdict.REFUTED or not report.covers.generalised
+    assert report.verdict is not Verdict.PROVED
+    assert not report.covers.generalised
 
 
 SKIP = "    add.u32 %r17, %r11, 1;\n    setp.eq.u32 %p4, %r17, 2;\n    selp.b32 %r11, 0, %r17, %p4;\n"
@@ -89,7 +90,7 @@ def test_a_stage_that_skips_by_the_number_of_steps(amount: str, is_right: bool) 
     text = text.replace(SKIP, STAGE.replace("{AMOUNT}", amount))
     launch = {"grid": 1, "block": 64, "args": [np.zeros(32, np.uint32), np.uint32(STAGES)]}
     report = warploom.check(text, launch=launch, sizes="all", budget=0)
-    assert report.verdict is Verdict.PROVED
+    assert report.verdict is (Verdict.PROVED if is_right else Verdict.INCOMPLETE)
     assert bool(report.covers.generalised) == is_right
     if not is_right:
         assert any("depends on steps" in each for each in report.covers.as_run)

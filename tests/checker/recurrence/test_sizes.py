@@ -133,14 +133,16 @@ def test_a_parity_from_the_counter_is_not_generalised(bit: int) -> None:
         assert report.verdict is Verdict.REFUTED
         assert any("K steps" in note for finding in report.findings for note in finding.notes)
     else:
-        assert report.verdict is Verdict.PROVED  # for the launch, and that only
+        assert report.verdict is Verdict.INCOMPLETE
         assert any("K steps" in each for each in report.covers.as_run)
+        assert any("there is no proof for all K steps" in each for each in report.reasons)
 
 
 @pytest.mark.parametrize("at", [1000, 1 << 20])
 def test_a_comparison_that_comes_true_later_is_not_generalised(at: int) -> None:
     wrong = f"setp.eq.u32 %p8, %r10, {at}; selp.b32 %r30, 1, 0, %p8; xor.b32 %r12, %r12, %r30;"
     report = pipeline(parity=wrong)
+    assert report.verdict is Verdict.INCOMPLETE
     assert report.covers.generalised == ()
     assert any("is not passed" in each for each in report.covers.as_run)
 
@@ -227,3 +229,44 @@ def test_an_address_outside_of_shared_memory_is_a_fault_at_any_size() -> None:
     assert report.verdict is Verdict.REFUTED
     (fault,) = (each for each in report.findings if each.code == "FAULT")
     assert "OUT_OF_BOUNDS" in fault.sentence
+
+
+MORE = """    ld.global.u32 %r36, [%rd5];
+    mov.b32 %r37, 0;
+MORE:
+    add.u32 %r37, %r37, 1;
+    bar.warp.sync -1;
+    setp.lt.u32 %p11, %r37, {BOUND};
+    @%p11 bra MORE;
+"""
+
+
+@pytest.mark.parametrize(("bound", "is_given"), [("%r36", False), ("3", True), ("%r20", False)])
+def test_a_loop_whose_bound_comes_from_memory_is_not_generalised(bound: str, is_given: bool) -> None:
+    """The passes of the loop depend on data at other sizes, or grow in each step with the number of steps."""
+    text = PIPELINE.replace("{PARITY}", MORE.replace("{BOUND}", bound)).replace("{LAST}", "%r20")
+    text = text.replace(".param .u32 steps)", ".param .u32 steps, .param .u64 counts)")
+    text = text.replace("    mov.u32 %r1, %tid.x;\n", "    mov.u32 %r1, %tid.x;\n    ld.param.u64 %rd5, [counts];\n", 1)
+    args = [np.zeros(32, np.uint32), np.uint32(STAGES), np.ones(1, np.uint32)]
+    report = warploom.check(text, launch={"grid": 1, "block": 64, "args": args}, sizes="all", budget=0)
+    assert report.verdict is (Verdict.PROVED if is_given else Verdict.INCOMPLETE)
+    assert bool(report.covers.generalised) == is_given
+
+
+ELEMENTS = ("    add.u32 %r10, %r10, 1;\n", "    add.u32 %r10, %r10, 16;\n")
+
+
+@pytest.mark.parametrize(("ahead", "is_right"), [(16, True), (8, False)])
+def test_a_size_in_elements_is_proved_if_only_the_number_of_steps_matters(ahead: int, is_right: bool) -> None:
+    # With a look-ahead of half a step, sizes with equally many steps differ in what the last step does.
+    guard = f"add.u32 %r33, %r10, {ahead}; setp.lt.u32 %p8, %r33, %r20; @%p8 fence.proxy.async;"
+    text = PIPELINE.replace("{PARITY}", guard).replace("{LAST}", "%r20").replace(*ELEMENTS)
+    launch = {"grid": 1, "block": 64, "args": [np.zeros(32, np.uint32), np.uint32(32)]}
+    report = warploom.check(text, launch=launch, sizes="all", budget=0)
+    assert report.verdict is (Verdict.PROVED if is_right else Verdict.INCOMPLETE)
+    assert bool(report.covers.generalised) == is_right
+    if is_right:
+        assert "K steps of 16 run" in report.covers.generalised[0]
+        assert "a period of 4 steps from step 6" in report.covers.generalised[0]
+    else:
+        assert any("by more than the number of steps" in each for each in report.covers.as_run)

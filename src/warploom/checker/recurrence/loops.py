@@ -25,6 +25,7 @@ _SIGNALS = frozenset({"arrives", "expects", "completes", "waits", "syncs", "comm
 _DEEPEST = 24
 _STEPS = 3
 _FREE_SPACES = frozenset({"global", "param", "const", "local"})
+_REQUEST = "clusterlaunchcontrol.try_cancel"
 _ORACLE = "clusterlaunchcontrol.query_cancel.is_canceled"
 _OWNERS = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%gridid")
 
@@ -43,6 +44,8 @@ class Counted:
     """True if the comparison decides whether the loop ends."""
     limit: object
     """The operand that is the bound."""
+    relation: str = "lt"
+    """The relation of the counter to the bound that is tested."""
     added: tuple[tuple[int, object], ...] = ()
     """Operands that do not change in the loop, each with a sign: the counter and these are what is compared."""
 
@@ -61,8 +64,10 @@ class Steering:
     specials: frozenset[str] = frozenset()
     shared_loads: tuple[Op, ...] = ()
     data_loads: tuple[Op, ...] = ()
-    asks: bool = False
-    """True if answers of cluster launch control decide how many tiles a cluster computes."""
+    oracles: tuple[Op, ...] = ()
+    """The tests of answers of cluster launch control, which decide how many tiles a cluster computes."""
+    frees_barriers: bool = True
+    """True if the kernel has `mbarrier.inval`."""
     near: int = 0
     """Groups, the latest first, that a wait may refer to: two more than the most that one leaves unfinished."""
 
@@ -82,6 +87,14 @@ class Loops:
                 for name in written(op):
                     self.defs.setdefault(name, []).append((block.index, op))
         self.bodies = self._bodies()
+        bodies = self.bodies.values()
+        self.outermost = tuple(head for head, body in self.bodies.items() if not any(body < each for each in bodies))
+        """The heads of loops that are in no other loop."""
+        self.requests = tuple(op for block in flow.blocks for op in block.ops if op.family == _REQUEST)
+        """The requests for work."""
+        asks = {block.index for block in flow.blocks if any(op.family == _REQUEST for op in block.ops)}
+        self.asking = tuple(head for head in self.outermost if asks & self.bodies[head])
+        """Those in which a thread asks for work."""
         self._places = {id(op): (block.index, at) for block in flow.blocks for at, op in enumerate(block.ops)}
         self._values: dict[int, Expression] = {}
         self._ahead: dict[int, frozenset[int]] = {}
@@ -106,6 +119,7 @@ class Loops:
         specials: set[str] = set()
         shared: dict[int, Op] = {}
         data: dict[int, Op] = {}
+        oracles: dict[int, Op] = {}
         counted = {
             id(op): found
             for block in self.flow.blocks
@@ -125,9 +139,10 @@ class Loops:
                     continue
                 if id(op) in counted:
                     made.counted[id(op)] = counted[id(op)]
+                    work += self._unknown(counted[id(op)])
                     continue
                 if op.instruction.opcode.startswith(_ORACLE):
-                    made.asks = True
+                    oracles[id(op)] = op
                     continue
                 if self._is_test_of_passes(op, value, counted.values()):
                     made.values[value] = name
@@ -147,8 +162,45 @@ class Loops:
                 work += read(op)
         made.registers, made.specials = frozenset(reached), frozenset(specials)
         made.shared_loads, made.data_loads = tuple(shared.values()), tuple(data.values())
-        made.near = groups_left(self.flow)
+        made.oracles, made.near = tuple(oracles.values()), groups_left(self.flow)
+        opcodes = (op.instruction.opcode for block in self.flow.blocks for op in block.ops)
+        made.frees_barriers = any(each.startswith("mbarrier.inval") for each in opcodes)
         return made
+
+    def _unknown(self, counted: Counted) -> list[str]:
+        """The registers on which the passes of a counted loop depend in addition to parameters and special registers.
+
+        These steer: they may be in its bound, in what is added to the counter, in its step and in its start.
+        """
+        body = self.bodies[counted.head]
+        found = [
+            name
+            for operand in (counted.limit, *(operand for _, operand in counted.added))
+            for name in self._inputs(operand, counted.op)
+        ]
+        for at, op in self.defs[counted.counter]:
+            if at in body and not isinstance(counted.step, int):
+                found += [name for each in _sources(op) for name in self._inputs(each, op) if name != counted.counter]
+        for op in self._starts(counted.counter, body, counted.head):
+            computed = op.form.result == "pure" and not op.form.effects and op.instruction.guard is None
+            found += (
+                [name for each in _sources(op) for name in self._inputs(each, op)] if computed else [counted.counter]
+            )
+        return found
+
+    def _inputs(self, operand: object, op: Op, depth: int = _DEEPEST) -> list[str]:
+        """The registers that an operand is computed from, where these are not functions of what is given."""
+        if not isinstance(operand, Register):
+            return []
+        found = self._reaching(operand.name, op)
+        if len(found) != 1 or depth == 0 or found[0].instruction.guard is not None:
+            return [operand.name]
+        (source,) = found
+        if source.instruction.opcode.startswith("ld.param"):
+            return []
+        if source.form.effects or source.form.result != "pure" or len(written(source)) != 1:
+            return [operand.name]
+        return [name for each in _sources(source) for name in self._inputs(each, source, depth - 1)]
 
     def _is_test_of_passes(self, op: Op, value: Expression, counted: Iterable[Counted]) -> bool:
         """True if a comparison only tests whether a loop has a first or a second pass: all clusters agree on these."""
@@ -224,8 +276,10 @@ class Loops:
                 counter, added = found
                 first = self._first(counter, body, head)
                 step = self._step(counter, body, head)
-                bound = self.expression(other, op)
-                return Counted(op, head, counter, first, step, bound, self._leaves(written(op)[0], body), other, added)
+                bound, leaves = self.expression(other, op), self._leaves(written(op)[0], body)
+                relation = op.instruction.opcode.split(".")[1]
+                relation = relation if one is sources[0] else _MIRRORED.get(relation, relation)
+                return Counted(op, head, counter, first, step, bound, leaves, other, relation, added)
         return None
 
     def _leaves(self, predicate: str, body: frozenset[int]) -> bool:
@@ -308,9 +362,13 @@ class Loops:
 
     def _first(self, name: str, body: frozenset[int], head: int) -> Expression:
         """The value of a register when a loop is entered."""
-        entries = [(at, len(self.flow.blocks[at].ops)) for at in self._before.get(head, ()) if at not in body]
-        values = {self.value(op) for op in self._reaching_at(name, entries)}
+        values = {self.value(op) for op in self._starts(name, body, head)}
         return values.pop() if len(values) == 1 else ("register", name)
+
+    def _starts(self, name: str, body: frozenset[int], head: int) -> list[Op]:
+        """The instructions whose result a register may hold when a loop is entered."""
+        entries = [(at, len(self.flow.blocks[at].ops)) for at in self._before.get(head, ()) if at not in body]
+        return self._reaching_at(name, entries)
 
     def expression(self, operand: object, op: Op, depth: int = _DEEPEST) -> Expression:
         """The value of an operand of an instruction in terms of parameters and special registers, where it has one."""
@@ -396,6 +454,8 @@ def evaluate(expression: Expression, values: Mapping[str, int]) -> int | None:
 _COMPARISONS: dict[str, Any] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
 }  # fmt: skip
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "lo": "hi", "hi": "lo", "ls": "hs", "hs": "ls"}
+"""Relations with their operands exchanged."""
 _ARITHMETIC: dict[str, Any] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,

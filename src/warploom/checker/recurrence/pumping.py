@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 
 from warploom.checker.recurrence.cuts import Cuts, Repeat, Warp
@@ -16,9 +16,15 @@ _SAMPLES = {1: range(64), 2: range(16), 3: range(6)}
 
 
 def k_parts(variants: Variants, k: Dimension, cuts: Cuts) -> Iterator[tuple[Repeat, ...]]:
-    """The parts of a run that may be repeated together for more K steps: one, or one on each side of comparisons."""
+    """The parts of a run that may be repeated together for more K steps: one, or one on each side of comparisons.
+
+    Of those that move the same counters on the same sides, the first stands for all.
+    """
     found = cuts.repeats()
+    alike: dict[frozenset[tuple[tuple[Warp, int], int, bool]], Repeat] = {}
     for each in found:
+        alike.setdefault(frozenset((key, by, each.before[key]) for key, by in each.moved.items()), each)
+    for each in alike.values():
         yield (each,)
     several: list[Repeat] = []
     for each in found:
@@ -48,14 +54,19 @@ def k_period(variants: Variants, k: Dimension, parts: tuple[Repeat, ...]) -> int
     return period
 
 
-def check_k(variants: Variants, k: Dimension, cuts: Cuts, parts: tuple[Repeat, ...], steps: int) -> None:
-    """Refuse parts of the run with `steps` K steps that do not make the runs with further multiples of their period."""
+def check_k(
+    variants: Variants, k: Dimension, users: Collection[tuple[Warp, int]], parts: tuple[Repeat, ...], steps: int
+) -> None:
+    """Refuse parts of the run with `steps` K steps that do not make the runs with further multiples of their period.
+
+    `users` are the warps and comparisons that get these K steps.
+    """
     period = k_period(variants, k, parts)
     counted = variants.steering.counted
     for key, each in counted.items():
         if k.name not in _params(each) and any(part.before[at] for part in parts for at in part.moved if at[1] == key):
             raise Refused(f"`{text_of(each)}` is not passed where the state recurs")
-    for user in cuts.users:
+    for user in users:
         if k.name in _params(counted[user[1]]):
             moved = sum(part.moved.get(user, 0) for part in parts if part.before.get(user, True))
             _check_growth(variants, k, period, steps, counted[user[1]], moved)
@@ -68,16 +79,39 @@ def check_k(variants: Variants, k: Dimension, cuts: Cuts, parts: tuple[Repeat, .
 
 def check_between(variants: Variants, k: Dimension, least: int) -> None:
     """Refuse a parameter of which two values give equally many steps and differ in anything that steers."""
-    found = [*variants.steering.values, *variants.steering.mixed]
-    for counted in variants.steering.counted.values():
-        found += [counted.bound, counted.first]
-    found = [each for each in found if k.name in params_of(each)]
-    for steps in (*range(2, least + 1), *(least + multiple for multiple in FAR)):
-        first = {**variants.at(k, steps), k.name: variants.value_for(k, steps - 1) + 1}
-        if first[k.name] != variants.value_for(k, steps):
-            for each in found:
-                if not _is_constant(each, [first, variants.at(k, steps)], known=False):
-                    raise Refused(f"control depends on {k.name} by more than the number of steps")
+    values = [each for each in (*variants.steering.values, *variants.steering.mixed) if k.name in params_of(each)]
+    counted = [each for each in variants.steering.counted.values() if k.name in _params(each)]
+    for steps in (*range(1, least + 1), *(least + multiple for multiple in FAR)):
+        sizes = [{**variants.at(k, steps), k.name: variants.value_for(k, steps - 1) + 1}, variants.at(k, steps)]
+        if sizes[0][k.name] == sizes[1][k.name]:
+            continue
+        is_same = all(_is_constant(each, sizes, known=False) for each in values)
+        if not is_same or not all(_compares_alike(variants, each, sizes) for each in counted):
+            raise Refused(f"control depends on {k.name} by more than the number of steps")
+
+
+_BEFORE, _UP_TO = frozenset({"lt", "ge", "lo", "hs"}), frozenset({"le", "gt", "ls", "hi"})
+"""Relations of a counter to its bound that change at the bound, and after it."""
+
+
+def _compares_alike(variants: Variants, counted: Counted, sizes: list[Mapping[str, int]]) -> bool:
+    """True if a comparison has the same results at all sizes, pass by pass."""
+    if all(_is_constant(each, sizes, known=False) for each in (counted.bound, counted.first)):
+        return True
+    added = [(sign, variants.loops.expression(operand, counted.op)) for sign, operand in counted.added]
+    terms = [(1, counted.bound), (-1, counted.first), *((-sign, each) for sign, each in added)]
+    found = set[int]()
+    for values in sizes:
+        given = [(sign, evaluate(each, values)) for sign, each in terms]
+        step = evaluate(counted.step, values)
+        if not step or counted.relation not in _BEFORE | _UP_TO or any(each is None for _, each in given):
+            return False
+        bound = given[0][1] or 0
+        left = sum(sign * (each or 0) for sign, each in given)
+        if counted.op["type"].startswith("u") and min(bound, bound - left) < 0:
+            return False  # these are large numbers to the comparison
+        found.add(-(-left // step) if counted.relation in _BEFORE else left // step)
+    return len(found) == 1
 
 
 def least_steps(variants: Variants, k: Dimension, cuts: Cuts, repeat: Repeat) -> int:
@@ -138,9 +172,13 @@ def _params(counted: Counted) -> frozenset[str]:
 def check_tiles(variants: Variants, tiles: Tiles, cuts: Cuts, repeat: Repeat, scout: int) -> int:
     """The tiles that a part adds; refused if anything but the number of passes of tile loops depends on tiles."""
     if not tiles.names:
-        if repeat.moved:
+        if any(repeat.before.values()):
             raise Refused("counters move with the tiles")
-        return cuts.found[repeat.second].taken - cuts.found[repeat.first].taken
+        first, second = cuts.found[repeat.first], cuts.found[repeat.second]
+        period = second.taken - first.taken
+        if period < 1 or period != second.loop[1] - first.loop[1]:
+            raise Refused("the part that recurs asks for another number of tiles than it computes")
+        return period
     name, counted = tiles.names[0], variants.steering.counted
     start = {**variants.own_cluster(), **variants.values, **dict.fromkeys(tiles.names, 1)}
     for value, register in (*variants.steering.values.items(), *variants.steering.mixed.items()):

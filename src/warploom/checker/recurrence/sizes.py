@@ -7,16 +7,19 @@ There remain the runs with few steps and one run for each remainder of the perio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import influences, polls
 from warploom.checker.observer import Checker
+from warploom.checker.recurrence.branches import Branches, can_branch
 from warploom.checker.recurrence.cases import cases_of
-from warploom.checker.recurrence.cuts import Cuts, Repeat
-from warploom.checker.recurrence.loops import owners, params_of
+from warploom.checker.recurrence.cuts import Cuts, Repeat, Watch
+from warploom.checker.recurrence.loops import evaluate, owners
+from warploom.checker.recurrence.pairs import LongTiles, Pairs
 from warploom.checker.recurrence.pumping import (
     check_between,
     check_k,
@@ -35,7 +38,9 @@ from warploom.host.launch import Launch
 
 _SCOUTS = (40, 80, 160)
 """K steps of the run in which a recurrence is looked for; more if there is none."""
-_TILE_SCOUTS = (12, 24, 48)
+_MOST_TILES = 96
+"""Tiles of the run in which a recurrence is looked for."""
+_NONE = "no state recurs"
 _ENUMERATED = 18
 """K steps that are run where no recurrence is looked for: two laps of eight stages, and two more."""
 
@@ -59,11 +64,33 @@ class Sizes:
     """Sizes and data that were run one by one."""
     left: list[str] = field(default_factory=list)
     """Parameters for which the verdict holds as run only, each with the reason."""
+    unproved: list[str] = field(default_factory=list)
+    """Those of them that a proof was asked for and not found."""
     findings: list[Finding] = field(default_factory=list)
     error: WarploomError | None = None
     runs: int = 0
     events: int = 0
     used: int = 0
+
+    def add(self, other: Sizes) -> None:
+        """Count the runs of another part of the check, with what they found."""
+        self.findings += other.findings
+        self.error = self.error or other.error
+        self.runs, self.events, self.used = self.runs + other.runs, self.events + other.events, self.used + other.used
+
+
+class TooSmallError(Exception):
+    """The arrays of the launch are too small for a run in a copy of the process."""
+
+
+class Branch(NamedTuple):
+    """The rest of a run, which was made in a copy of the process."""
+
+    sizes: Sizes
+    cuts: int
+    is_long: bool
+    assumed: Counter[str]
+    relaxed: Counter[str]
 
 
 class Family:
@@ -84,23 +111,27 @@ class Family:
         except Refused as why:
             self._enumerate(str(why))
             return self.sizes
+        if pairs and tiles is not None and self._pairs(k, tiles):
+            return self.sizes
         try:
             recurrence = self._steps(k, tiles)
         except Refused as why:
-            self.sizes.left.append(f"K steps ({why})")
+            self._leave(f"K steps ({why})")
             return self.sizes
         if tiles is None:
             self.sizes.covered.append("number of clusters")
             self.rules.assumed["fresh-tiles"] += 1
             return self.sizes
         try:
-            if pairs:
-                self._pairs(k, tiles, recurrence)
-            else:
-                self._tiles(k, tiles, recurrence.period)
+            self._tiles(k, tiles, recurrence.period, is_other_left=not pairs)
         except Refused as why:
-            self.sizes.left.append(f"tiles of a cluster ({why})")
+            self._leave(f"tiles of a cluster ({why})")
         return self.sizes
+
+    def _leave(self, what: str) -> None:
+        """Note sizes for which there is no proof."""
+        self.sizes.left.append(what)
+        self.sizes.unproved.append(what)
 
     def check_cases(self, cases: Mapping[str, Launch]) -> Sizes:
         """Check further launches, each by its name."""
@@ -133,6 +164,8 @@ class Family:
         cases = {} if sizes.findings or sizes.error is not None else cases_of(variants)
         self.check_cases(cases)
         sizes.left.append(left)
+        if not sizes.cases:
+            sizes.unproved.append(left)
 
     def _refuse(self) -> None:
         """Leave kernels alone that are steered by more than their parameters."""
@@ -145,41 +178,33 @@ class Family:
         if names := owners(self.steering.specials):
             raise Refused(f"control depends on {', '.join(names)}")
 
-    def run(
-        self,
-        k: Dimension,
-        tiles: Tiles | None,
-        steps: int,
-        count: int = 1,
-        *,
-        cuts: bool = False,
-        passes: frozenset[int] | None = None,
-    ) -> Checked:
-        """Check one size; a finding or an error ends the search. `cuts` takes states, of all steps or of `passes`."""
-        what = f"{steps} K steps" if count == 1 else f"{count} tiles of {steps} K steps"
-        watch = self._watch(passes) if cuts else None
+    def run(self, k: Dimension, tiles: Tiles | None, steps: int, count: int = 1, watch: Watch | None = None) -> Checked:
+        """Check one size; a finding or an error ends the search. `watch` says where its state is taken."""
         launch, larger = self.variants.variant(k, steps, tiles, count), steps > self.variants.launched(k)
-        return self._judge(launch, what, 1, larger=larger, watch=watch)
+        return self._judge(launch, _named(steps, count), 1, larger=larger, watch=watch)
 
     def _judge(
-        self,
-        launch: Launch,
-        what: str,
-        sms: int | None,
-        *,
-        larger: bool,
-        watch: Callable[[Checker], Cuts] | None = None,
+        self, launch: Launch, what: str, sms: int | None, *, larger: bool, watch: Watch | None = None
     ) -> Checked:
         found, sizes = Findings(), self.sizes
         roomy = self.variants.roomy(launch)
-        checked = checked_run(roomy, self.rules, found, sms=sms, limit=self.limit, watch=watch)
-        sizes.runs += 1
-        sizes.events += checked.checker.events
-        sizes.used += checked.used
-        if larger and isinstance(checked.error, Fault) and _is_outside_arrays(checked.error):
+        make = None if watch is None else self._watch(watch)
+        branches = None if watch is None else watch.branches
+        try:
+            checked = checked_run(roomy, self.rules, found, sms=sms, limit=self.limit, watch=make)
+        except TooSmallError:  # in a copy
+            checked = None
+        if checked is None or (larger and isinstance(checked.error, Fault) and _is_outside_arrays(checked.error)):
+            if branches is not None and branches.is_copy:
+                raise TooSmallError(what)
             if not self.variants.grow():
                 raise Refused(f"the arrays of the launch are too small for {what}; launch it with a larger K")
+            if branches is not None:
+                branches.results.clear()
             return self._judge(launch, what, sms, larger=larger, watch=watch)
+        sizes.runs += 1
+        sizes.events += checked.checker.events - (0 if branches is None else branches.events)
+        sizes.used += checked.used
         sizes.findings += [replace(each, notes=(*each.notes, f"found with {what}")) for each in found.all()]
         if checked.error is not None:
             sizes.error = checked.error
@@ -188,34 +213,65 @@ class Family:
             raise Refused(f"there is a finding with {what}")
         return checked
 
-    def _watch(self, passes: frozenset[int] | None) -> Callable[[Checker], Cuts]:
-        return lambda checker: Cuts(checker, self.variants.loops, self.steering, passes)
+    def _watch(self, watch: Watch) -> Callable[[Checker], Cuts]:
+        return lambda checker: Cuts(checker, self.variants.loops, self.steering, watch)
 
     def _steps(self, k: Dimension, tiles: Tiles | None) -> Recurrence:
         """Prove all numbers of K steps for one tile of a cluster."""
-        reason = "no state recurs"
+
+        def proved(cuts: Cuts, parts: tuple[Repeat, ...], scout: int) -> Recurrence:
+            return self._from_parts(k, tiles, cuts, parts, scout)
+
+        found = self._recurrence(k, tiles, proved)
+        unit = self.variants.value_for(k, 2) - self.variants.value_for(k, 1)
+        one = "" if tiles is None else " with one tile of a cluster"
+        ran = f"1 to {found.least + found.period - 1} K steps of {unit} run"
+        self.sizes.covered.append(f"{k.name} >= 1{one} ({ran}; more by recurrence with {found.text})")
+        return found
+
+    def _recurrence(
+        self, k: Dimension, tiles: Tiles | None, proved: Callable[[Cuts, tuple[Repeat, ...], int], Recurrence]
+    ) -> Recurrence:
+        """The first recurrence of K steps, in runs of one tile, from which others can be `proved`."""
+        reason = _NONE
+        check_between(self.variants, k, _SCOUTS[-1])
         for scout in _SCOUTS:
-            checked = self.run(k, tiles, scout, cuts=True)
-            assert checked.cuts is not None
-            candidates = list(k_parts(self.variants, k, checked.cuts))
-            reason = checked.cuts.reason or reason
+            cuts = self.run(k, tiles, scout, watch=Watch()).cuts
+            assert cuts is not None
+            candidates = list(k_parts(self.variants, k, cuts))
+            reason = cuts.reason or reason
             for parts in candidates:
                 try:
-                    period = k_period(self.variants, k, parts)
-                    check_k(self.variants, k, checked.cuts, parts, scout)
-                    found = self._from_parts(k, tiles, checked.cuts, parts, scout)
-                    check_between(self.variants, k, found.least)
+                    check_k(self.variants, k, cuts.users, parts, scout)
+                    return proved(cuts, parts, scout)
                 except Refused as why:
                     reason = str(why)
                     if self.sizes.findings or self.sizes.error is not None:
                         raise
-                    continue
-                unit = self.variants.value_for(k, 2) - self.variants.value_for(k, 1)
-                one = "" if tiles is None else " with one tile of a cluster"
-                ran = f"1 to {found.least + period - 1} K steps of {unit} run"
-                self.sizes.covered.append(f"{k.name} >= 1{one} ({ran}; more by recurrence with {found.text})")
-                return found
         raise Refused(reason)
+
+    def _pairs(self, k: Dimension, tiles: Tiles) -> bool:
+        """Prove all numbers of tiles with all numbers of K steps; False if that is impossible and nothing is wrong."""
+
+        def seen(cuts: Cuts, parts: tuple[Repeat, ...], _: int) -> Recurrence:
+            if len(parts) > 1:
+                raise Refused("K steps recur in several parts")
+            return self._made(k, cuts, parts[0])
+
+        try:
+            proof = Pairs(self, k, tiles, self._recurrence(k, tiles, seen)).prove()
+        except Refused as why:
+            self._leave(f"tiles of a cluster with other numbers of K steps ({why})")
+            return bool(self.sizes.findings) or self.sizes.error is not None
+        self.sizes.covered.append(proof)
+        self.rules.assumed["fresh-tiles"] += 1
+        return True
+
+    def _made(self, k: Dimension, cuts: Cuts, part: Repeat) -> Recurrence:
+        """The recurrence that a part between two equal states is."""
+        ends = cuts.found[part.first].counter, cuts.found[part.second].counter
+        period, least = k_period(self.variants, k, (part,)), least_steps(self.variants, k, cuts, part)
+        return Recurrence(period, least, *ends, f"a period of {period} steps from step {self._begin(cuts, part)}")
 
     def _from_parts(
         self, k: Dimension, tiles: Tiles | None, cuts: Cuts, parts: tuple[Repeat, ...], scout: int
@@ -224,16 +280,15 @@ class Family:
         period = k_period(self.variants, k, parts)
         ends = cuts.found[parts[0].first].counter, cuts.found[parts[0].second].counter
         if len(parts) == 1:
-            least = least_steps(self.variants, k, cuts, parts[0])
-            residues = range(least, least + period)
+            made = self._made(k, cuts, parts[0])
+            residues = range(made.least, made.least + period)
             if is_like(self.variants, k, scout, residues):
                 for steps in residues:
-                    check_k(self.variants, k, cuts, parts, steps)
-                for steps in range(1, least + period):
+                    check_k(self.variants, k, cuts.users, parts, steps)
+                for steps in range(1, made.least + period):
                     if steps != scout:
                         self.run(k, tiles, steps)
-                text = f"a period of {period} steps from step {self._begin(cuts, parts[0])}"
-                return Recurrence(period, least, *ends, text)
+                return made
         for steps in range(scout + 1, scout + period):
             self._recur(k, tiles, steps, period)
         for steps in range(1, scout):
@@ -244,93 +299,125 @@ class Family:
 
     def _recur(self, k: Dimension, tiles: Tiles | None, steps: int, period: int) -> None:
         """Check a size whose own run must show a recurrence."""
-        checked = self.run(k, tiles, steps, cuts=True)
+        checked = self.run(k, tiles, steps, watch=Watch())
         assert checked.cuts is not None
         reason = checked.cuts.reason or f"no state recurs with {steps} K steps"
         for parts in k_parts(self.variants, k, checked.cuts):
             try:
                 if k_period(self.variants, k, parts) == period:
-                    check_k(self.variants, k, checked.cuts, parts, steps)
+                    check_k(self.variants, k, checked.cuts.users, parts, steps)
                     return
             except Refused as why:
                 reason = str(why)
         raise Refused(reason)
 
     def _begin(self, cuts: Cuts, part: Repeat) -> int:
-        return max(cuts.found[part.first].comparisons[key].counter for key in part.moved)
+        """The step at which a part begins, of the loop that is furthest."""
+        begin = cuts.found[part.first].comparisons
+        steps = {key: evaluate(self.steering.counted[key[1]].step, self.variants.values) or 1 for key in part.moved}
+        return max(begin[key].counter // step for key, step in steps.items())
 
-    def _tiles(self, k: Dimension, tiles: Tiles, period: int) -> None:
+    def _tiles(self, k: Dimension, tiles: Tiles, period: int, *, is_other_left: bool) -> None:
         """Prove all numbers of tiles, with as many K steps as stages: the ring is where it was after every tile."""
         steps = max(period // 2, 1)
-        text = self._tiles_with(k, tiles, steps)
+        text, _ = self.tiles_with(k, tiles, steps)
         self.sizes.covered.append(f"tiles of a cluster >= 1 with {steps} K steps ({text})")
-        self.sizes.left.append("tiles of a cluster with other numbers of K steps")
+        self.sizes.left += ["tiles of a cluster with other numbers of K steps"] if is_other_left else []
         self.rules.assumed["fresh-tiles"] += 1
 
-    def _pairs(self, k: Dimension, tiles: Tiles, found: Recurrence) -> None:
-        """Prove all numbers of tiles with all numbers of K steps.
+    def tiles_with(
+        self, k: Dimension, tiles: Tiles, steps: int, long_tiles: LongTiles | None = None
+    ) -> tuple[str, bool]:
+        """Prove all numbers of tiles with one number of K steps; also true if the tiles of all runs pass cycles."""
+        most = min(self.variants.most_tiles(tiles), _MOST_TILES)
+        branches = Branches() if not tiles.names and can_branch() else None
+        accepted: list[tuple[Repeat, int]] = []
+        is_known, reason = False, _NONE
 
-        From the least number of steps whose runs show the recurrence of K steps in every tile, the others follow: one
-        for each remainder of the period, of which both less and more repetitions of the part are runs of the kernel.
-        """
-        period, step = found.period, (found.end - found.begin) // found.period
-        # A turn of a warp may be two passes long, so that one of two neighbouring passes is seen.
-        ends = tuple((found.begin + late, found.end + late) for late in (0, step))
-        least = found.least + 1
-        largest = range(least + period, least + 2 * period)
-        for steps in (*range(1, least), *largest):
-            self._tiles_with(k, tiles, steps, ends if steps in largest else ())
-        ran = f"1 to {least - 1} and {largest[0]} to {largest[-1]} K steps run, each by recurrence of tiles"
-        self.sizes.covered[-1] = f"{k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
-        self.rules.assumed["fresh-tiles"] += 1
-
-    def _check_inner(self, k: Dimension, cuts: Cuts, ends: tuple[tuple[int, int], ...], steps: int) -> None:
-        """Every tile of a run must show the recurrence of K steps."""
-        counted = self.steering.counted.values()
-        heads = {each.head for each in counted if each.leaves and k.name in params_of(each.bound)}
-        for loop, part in cuts.inner(ends).items():
-            if loop[0] in heads:
-                if part is None:
-                    raise Refused(f"tile {loop[1]} of {steps} K steps does not show the recurrence of K steps")
-                check_k(self.variants, k, cuts, (part,), steps)
-
-    def _tiles_with(self, k: Dimension, tiles: Tiles, steps: int, ends: tuple[tuple[int, int], ...] = ()) -> str:
-        """Prove all numbers of tiles with one number of K steps; with `ends`, each tile shows the recurrence of K."""
-        reason = "no state recurs"
-        most = self.variants.most_tiles(tiles)
-        passes = frozenset(each for pair in ends for each in pair)
-
-        def checked_cuts(count: int) -> Cuts:
-            checked = self.run(k, tiles, steps, count, cuts=True, passes=passes)
-            assert checked.cuts is not None
-            if ends:
-                self._check_inner(k, checked.cuts, ends, steps)
-            return checked.cuts
-
-        for scout in sorted({min(each, most) for each in _TILE_SCOUTS}):
-            cuts = checked_cuts(scout)
-            repeats = cuts.repeats()
-            reason = cuts.reason or reason
-            for repeat in repeats:
+        def is_done(cuts: Cuts) -> bool:
+            nonlocal is_known, reason
+            if not tiles.names and (cuts.found[-1].taken == most or (branches is not None and branches.is_copy)):
+                return False  # a request may have been refused, which the state does not show
+            is_known = branches is not None and long_tiles is not None and long_tiles.is_known(cuts)
+            for repeat in cuts.returns():
                 try:
-                    period = check_tiles(self.variants, tiles, cuts, repeat, scout)
+                    accepted.append((repeat, check_tiles(self.variants, tiles, cuts, repeat, most)))
                 except Refused as why:
                     reason = str(why)
-                    continue
-                begin = cuts.found[repeat.first]
-                begun = [begin.comparisons[key].compared + 2 for key in repeat.moved]
-                least = max(0 if tiles.names else begin.taken, begin.loop[1] + 2, *begun) + 1
-                if least + period - 1 > most:
-                    raise Refused(f"{least + period - 1} tiles must be run, and the launch has {most}")
-                for count in range(1, least + period):
-                    if count != scout:
-                        if ends:
-                            checked_cuts(count)
-                        else:
-                            self.run(k, tiles, steps, count)
-                start = f"a period of {period} tiles from tile {begin.loop[1]}"
-                return f"1 to {least + period - 1} run; more by recurrence with {start}"
-        raise Refused(f"{reason} with {steps} K steps and at most {min(most, _TILE_SCOUTS[-1])} tiles")
+                else:
+                    break
+            return is_known or bool(accepted)
+
+        if long_tiles is not None:
+            watch = long_tiles.watch(is_done, branches)
+        else:
+            watch = Watch(passes=lambda _, __: False, is_done=is_done, branches=branches)
+        cuts, is_long = self._branched(k, tiles, steps, most, watch, long_tiles)
+        if branches is not None and long_tiles is not None and is_long and (is_known or accepted):
+            long_tiles.learn(cuts, [each.cuts for each in branches.results])
+        if is_known:
+            return f"1 to {cuts.found[-1].taken - 1} run; more as with other numbers of K steps", is_long
+        if not accepted:
+            more = "" if most == _MOST_TILES or cuts.reason or reason != _NONE else "; launch it with more tiles"
+            raise Refused(f"{cuts.reason or reason} with {steps} K steps and at most {most} tiles{more}")
+        repeat, period = accepted[0]
+        begin = cuts.found[repeat.first]
+        begun = [begin.comparisons[key].compared + 3 for key in repeat.moved]
+        least = max(begin.loop[1] + 3, *begun) if tiles.names else begin.taken
+        if least + period - 1 > most:
+            raise Refused(f"{least + period - 1} tiles must be run, and the launch has {most}; launch it with more")
+        for count in range(1, least + period) if branches is None else ():
+            drain = None if long_tiles is None else long_tiles.watch(lambda _: False, None)
+            made = self.run(k, tiles, steps, count, drain).cuts
+            if made is not None and long_tiles is not None and is_long and not long_tiles.are_long(made):
+                long_tiles.show(count)
+                is_long = long_tiles.are_long(made)
+        start = f"a period of {period} tiles from tile {begin.loop[1]}"
+        return f"1 to {least + period - 1} run; more by recurrence with {start}", is_long
+
+    def _branched(
+        self, k: Dimension, tiles: Tiles, steps: int, count: int, watch: Watch, long_tiles: LongTiles | None
+    ) -> tuple[Cuts, bool]:
+        """Check a run, and those that part from it: of one tile, of two and so on. True if all of them pass cycles."""
+        branches, whole = watch.branches, self.sizes
+        self.sizes, cuts, is_long = Sizes(), None, False
+        try:
+            cuts = self.run(k, tiles, steps, count, watch).cuts
+            assert cuts is not None
+            is_long = long_tiles is not None and long_tiles.are_long(cuts)
+        except BaseException as error:
+            if branches is None or not branches.is_copy:
+                whole.add(self.sizes)
+                self.sizes = whole
+                raise
+            if not self.sizes.findings and self.sizes.error is None:
+                branches.end(error, is_result=False)
+        if branches is not None and branches.is_copy:
+            number = 0 if cuts is None else len(cuts.found)
+            self._end(branches, _named(steps, len(branches.results) + 1), number, is_long=is_long)
+        whole.add(self.sizes)
+        self.sizes = whole
+        for each in branches.results if branches is not None else ():
+            whole.add(each.sizes)
+            self.rules.assumed |= each.assumed
+            self.rules.relaxed |= each.relaxed
+            is_long &= each.is_long
+        if whole.findings or whole.error is not None:
+            raise Refused(f"there is a finding with {steps} K steps")
+        assert cuts is not None
+        return cuts, is_long
+
+    def _end(self, branches: Branches, name: str, cuts: int, *, is_long: bool) -> NoReturn:
+        """End a copy of the process that has made the rest of a run; its name is that of the size."""
+        sizes, note = self.sizes, (f"found with {name}",)
+        sizes.findings = [replace(each, notes=(*each.notes[:-1], *note)) for each in sizes.findings]
+        if sizes.error is not None:
+            sizes.error.notes = (*sizes.error.notes[:-1], *note)
+        branches.end(Branch(sizes, cuts, is_long, self.rules.assumed, self.rules.relaxed))
+
+
+def _named(steps: int, count: int) -> str:
+    return f"{steps} K steps" if count == 1 else f"{count} tiles of {steps} K steps"
 
 
 def _is_outside_arrays(fault: Fault) -> bool:

@@ -96,11 +96,11 @@ class _Form:
         total.update(repr([rank_of[token] for token in self._numbers]).encode())
         total.update(repr(sorted((each, rank_of.get((each, -1), 0)) for each in counts)).encode())
         named = [
-            (
+            repr((
                 each.source.number, each.component, each.value is None, rank_of[each.component, each.value or 0],
                 each.writes, each.proxy, each.scope, each.changes, each.asynchronous, each.pipe, each.lanes, each.warp,
                 each.cta,
-            )
+            ))
             for each in self._accesses
         ]  # fmt: skip
         for (label, number, page, shadow), present in zip(pages, found, strict=True):
@@ -149,11 +149,12 @@ def _present(atoms: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
     return np.flatnonzero(marked)
 
 
-def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[tuple[Any, ...]]) -> str:
+def _content(shadow: Shadow, at: int, places: dict[int, int], named: list[str]) -> str:
     """The accesses that the bytes of an atom remember."""
     atom = shadow.atoms[at]
-    write = None if atom.write is None else named[places[id(atom.write)]]
-    return repr((at != 0, write, sorted(repr(named[places[id(read)]]) for read in atom.reads)))
+    write = "" if atom.write is None else named[places[id(atom.write)]]
+    reads = [named[places[id(read)]] for read in atom.reads]
+    return f"{at != 0} {write} {sorted(reads) if len(reads) > 1 else reads}"
 
 
 def groups_left(flow: Flow) -> int:
@@ -164,12 +165,15 @@ def groups_left(flow: Flow) -> int:
     return max(counts, default=0) + 2
 
 
-def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]], near: int) -> bytes:
+def state_of(
+    checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]], near: int, *, is_freed: bool
+) -> bytes:
     """The normal form of a cluster's state; `live` has the steering registers that are live at each block.
 
     `near` is the number of groups whose distance to the latest is part of it: more than waits leave unfinished.
+    `is_freed` is true if the kernel frees barriers.
     """
-    form, counts = _knowledge(checker, cluster.ctas[0].index, near)
+    form, counts = _knowledge(checker, cluster.ctas[0].index, near, is_freed=is_freed)
     for place, ledger in sorted(checker.barriers.ledgers.items()):
         form.plain(place, ledger.phase & 1)
     for cta in cluster.ctas:
@@ -180,7 +184,7 @@ def state_of(checker: Checker, cluster: Cluster, live: dict[int, tuple[str, ...]
 
 def knowledge_of(checker: Checker, ctas: set[Triple], near: int) -> bytes:
     """The normal form of the checker's part of a cluster's state, without the emulator's."""
-    form, counts = _knowledge(checker, min(ctas), near)
+    form, counts = _knowledge(checker, min(ctas), near, is_freed=True)
     return form.digest(counts, _shadows(checker, ctas))
 
 
@@ -188,7 +192,7 @@ def _shadows(checker: Checker, ctas: set[Triple]) -> list[tuple[object, Shadow]]
     return [(key, shadow) for key, shadow in sorted(checker.memories.of_ctas.items(), key=repr) if key[1] in ctas]
 
 
-def _knowledge(checker: Checker, first: Triple, near: int) -> tuple[_Form, dict[int, int]]:
+def _knowledge(checker: Checker, first: Triple, near: int, *, is_freed: bool) -> tuple[_Form, dict[int, int]]:
     """The normal form of what the checker remembers of the one cluster that runs, but for the shadows of memories."""
     components = checker.agents.cluster(first)
     if checker.memories.publishes:
@@ -207,14 +211,15 @@ def _knowledge(checker: Checker, first: Triple, near: int) -> tuple[_Form, dict[
             form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
     for place in sorted(checker.barriers.ledgers):
-        _add_ledger(form, counts, place, checker.barriers.ledgers[place])
+        _add_ledger(form, counts, place, checker.barriers.ledgers[place], is_freed=is_freed)
     form.plain(checker.barriers.arriving())
     checker.meetings.describe(form, counts)
     checker.lifetimes.describe(form)
     return form, counts
 
 
-def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any) -> None:
+def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any, *, is_freed: bool) -> None:
+    """Add a barrier; its last uses and signals matter where it may be freed."""
     now = ledger.phase
     counts[ledger.component] = now
     made = None if ledger.made_by is None else form.value(*ledger.made_by)
@@ -232,9 +237,10 @@ def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any)
             each = sorted((waiter.component, waiter.time) for waiter in waiters)
             form.plain("waiters", phase - now, [(component, form.value(component, time)) for component, time in each])
     form.plain("expects", [form.value(each.component, each.time) for each in ledger.expects])
-    form.plain("users", [(each, form.value(each, time)) for each, (time, _) in sorted(ledger.users.items())])
-    for number, (phase, known, _) in sorted(ledger.signals.items()):
-        form.plain("signal", number, _known(form, ledger.component, phase, known))
+    if is_freed:
+        form.plain("users", [(each, form.value(each, time)) for each, (time, _) in sorted(ledger.users.items())])
+        for number, (phase, known, _) in sorted(ledger.signals.items()):
+            form.plain("signal", number, _known(form, ledger.component, phase, known))
     for key, (phase, is_asynchronous, known, _) in sorted(ledger.remote.items(), key=repr):
         form.plain("remote", key, is_asynchronous, _known(form, ledger.component, phase, known))
 

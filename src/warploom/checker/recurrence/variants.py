@@ -129,7 +129,7 @@ class Variants:
 
     def tile_dimension(self, k: Dimension) -> Tiles | None:
         """The way to give a cluster more tiles: parameters, or the answers of cluster launch control."""
-        if self.steering.asks:
+        if self.steering.oracles:
             clusters = [size // one for size, one in zip(self.launch.grid, self.launch.cluster, strict=True)]
             return Tiles((), clusters.index(max(clusters)))
         outer = [

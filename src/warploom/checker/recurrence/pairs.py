@@ -1,0 +1,304 @@
+"""Pairs: every number of tiles with every number of K steps.
+
+The numbers of tiles are proved with 1 K step, with 2 and so on, until the runs have shown that all larger numbers of K
+steps are like these: every tile then passes a state from which a period of K steps leads back to it (a *cycle*). As
+many periods as one likes may be added at these states, in all tiles equally many. A cycle is a property of the state,
+so that one run has to show it, which may be another one than that which passes the state.
+
+In the same way, a run need not go on at such a state if another one has: the rest of the tile and the beginning of the
+next one depend on the state alone, and the next state on the number of K steps by its remainder of the period.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count, pairwise
+from math import gcd
+from typing import TYPE_CHECKING, NamedTuple
+
+from warploom.checker.recurrence.branches import Branches, in_copies
+from warploom.checker.recurrence.cuts import Cut, Cuts, Repeat, Warp, Watch, has_room
+from warploom.checker.recurrence.loops import evaluate, params_of
+from warploom.checker.recurrence.pumping import check_k, is_like
+from warploom.checker.recurrence.variants import Dimension, Refused, Tiles
+
+if TYPE_CHECKING:
+    from warploom.checker.recurrence.sizes import Family, Recurrence, Sizes
+
+
+class Node(NamedTuple):
+    """A point in a tile: equal ones have equal futures, if the same K steps and tiles are left."""
+
+    state: bytes
+    contents: tuple[bytes, ...]
+    """The steering places in shared memory."""
+    counters: tuple[tuple[tuple[Warp, int], int | None], ...]
+    """The counters of the loops over K steps, relative to that of the chosen warp; None for a loop that begins."""
+
+
+class Cycle(NamedTuple):
+    """K steps of a tile between two equal points, in which no warp asks for work or looks at an answer."""
+
+    nodes: tuple[Node, ...]
+    """The points, from step to step."""
+    part: Repeat
+    fixed: dict[tuple[Warp, int], int]
+    """The distance to its bound of each comparison that it makes without moving the counter."""
+
+
+class Next(NamedTuple):
+    """The next point after one with few K steps left: all numbers of further tiles were run in between, 0 included."""
+
+    node: Node
+    """The point of the cycle in the next tile at which it would be after no K steps."""
+    steps: int
+    """The K steps of the run, in which the next tile has come to its cycle."""
+
+
+Cycles = dict[Node, Cycle]
+Known = dict[Node, Next]
+
+
+class Part(NamedTuple):
+    """The proof of all numbers of tiles with one number of K steps."""
+
+    sizes: Sizes
+    assumed: Counter[str]
+    relaxed: Counter[str]
+    is_long: bool = False
+    """True if every tile passes a cycle."""
+    known: Known = {}  # noqa: RUF012  (it is not changed)
+    refused: str = ""
+
+
+class Pairs:
+    """The proof of all numbers of tiles with all numbers of K steps."""
+
+    def __init__(self, family: Family, k: Dimension, tiles: Tiles, found: Recurrence) -> None:
+        self.family, self.k, self.tiles, self.found = family, k, tiles, found
+        self.variants, self.counted = family.variants, family.steering.counted
+        self.width, rest = divmod(found.end - found.begin, found.period)
+        """The amount by which a step increases the counter of the loop."""
+        if rest or self.width < 1:
+            raise Refused("K steps recur in several parts")
+        self.sized = {
+            key for key, each in self.counted.items() if k.name in params_of(each.bound) | params_of(each.first)
+        }
+        """The comparisons that depend on the number of K steps."""
+        self.heads = {self.counted[key].head for key in self.sized if self.counted[key].leaves}
+        self.room = 0
+        """The distance of the counter to its bound at which long tiles are cut: all comparisons have room there."""
+        self.known: Known = {}
+
+    def prove(self) -> str:
+        """Prove all pairs; the sentence says which were run."""
+        found, family = self.found, self.family
+        # Tiles of so many steps begin at all stages of a ring, one after the other.
+        long_ = next(each for each in count(found.least + found.period) if gcd(each, found.period) == 1)
+        cycles, most = self.cycles(long_), long_ + found.period
+        parts = in_copies(partial(self._part, steps, cycles, long_) for steps in range(1, most + 1))
+        longs = 0
+        for steps, part in enumerate(parts, 1):
+            family.sizes.add(part.sizes)
+            family.rules.assumed |= part.assumed
+            family.rules.relaxed |= part.relaxed
+            if part.refused:
+                raise Refused(part.refused)
+            self.known |= part.known
+            longs = longs + 1 if part.is_long else 0
+            if longs == found.period:
+                parts.close()
+                ran = f"1 to {steps} K steps run, each with all numbers of tiles by recurrence"
+                return f"{self.k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
+        raise Refused(f"tiles of up to {most} K steps do not show the recurrence of K steps")
+
+    def _part(self, steps: int, cycles: Cycles, seen_with: int) -> Part:
+        """Prove all numbers of tiles with one number of K steps; the cycles were seen with another number."""
+        family, rules = self.family, self.family.rules
+        before = family.sizes, rules.assumed, rules.relaxed
+        family.sizes, rules.assumed, rules.relaxed = type(family.sizes)(), Counter(), Counter()
+        made, is_long, refused, known = family.sizes, False, "", {}
+        try:
+            if is_like(self.variants, self.k, seen_with, range(steps, steps + 1)):
+                long_tiles = LongTiles(self, steps, cycles, self.known)
+            else:
+                own = self.cycles(steps + self.found.period) if steps >= self.found.least else {}
+                long_tiles = LongTiles(self, steps, own, None)
+            _, is_long = family.tiles_with(self.k, self.tiles, steps, long_tiles)
+            known = long_tiles.learned if is_long else {}
+        except Refused as why:
+            refused = str(why)
+        part = Part(made, rules.assumed, rules.relaxed, is_long, known, refused)
+        family.sizes, rules.assumed, rules.relaxed = before
+        return part
+
+    def cycles(self, steps: int, tiles: int | None = None) -> Cycles:
+        """The cycles that a run with so many K steps shows, in so many tiles, or in those that differ."""
+        first, last = self.found.begin, self.found.end
+        found: Cycles = {}
+        is_known = False
+
+        def passes(counter: int, _: int) -> bool:
+            return counter == first or (first < counter <= last and not is_known)
+
+        def is_done(cuts: Cuts) -> bool:
+            nonlocal is_known
+            cut = cuts.found[-1]
+            if cut.counter == first:
+                is_known = self.node(cut) in found
+                return tiles is None and any(cuts.found[each.first].counter == first for each in cuts.returns())
+            if cut.counter == last and (cycle := self._cycle(cuts, steps)) is not None:
+                found.update(dict.fromkeys(cycle.nodes, cycle))
+            return False
+
+        watch = Watch(frozenset(self.heads), begins=False, passes=passes, is_done=is_done)
+        cuts = self.family.run(self.k, self.tiles, steps, tiles or self.variants.most_tiles(self.tiles), watch).cuts
+        assert cuts is not None
+        self.room = max([self.room, *(self._room(cut) for cut in cuts.found)])
+        return found
+
+    def _room(self, cut: Cut) -> int:
+        """The distance of the counter to its bound with which all loops over K steps are two passes before theirs."""
+        needed = [
+            2 * (evaluate(self.counted[key[1]].step, self.variants.values) or self.width) + 1 + at.compared - at.bound
+            for key, at in cut.comparisons.items()
+            if key[1] in self.sized and at.compared < at.bound
+        ]
+        return -(-(max(needed, default=1) + cut.left) // self.width) * self.width
+
+    def _cycle(self, cuts: Cuts, steps: int) -> Cycle | None:
+        """The cycle that ends at the last cut, if that is equal to the one a period before."""
+        first, last = len(cuts.found) - 1 - self.found.period, len(cuts.found) - 1
+        if first < 0 or any(cut.loop != cuts.found[last].loop for cut in cuts.found[first:]):
+            return None
+        one, other = cuts.found[first], cuts.found[last]
+        if other.counter - one.counter != self.found.period * self.width or self.node(one) != self.node(other):
+            return None
+        if (part := cuts.repeat(first, last)) is None:
+            return None
+        fixed = {}
+        for key, times in other.evaluated.items():
+            if times == one.evaluated[key] or key in part.moved:
+                continue
+            if key in one.comparisons:
+                fixed[key] = one.comparisons[key].bound - one.comparisons[key].compared
+            elif not self._is_same_in_all_tiles(key[1]):
+                return None
+        if not self._may_repeat(part, steps):
+            return None
+        return Cycle(tuple(self.node(cut) for cut in cuts.found[first:last]), part, fixed)
+
+    def _is_same_in_all_tiles(self, key: int) -> bool:
+        """True for a comparison in a loop that depends on neither number; what else it depends on is in the state."""
+        counted = self.counted.get(key)
+        sizes = {self.k.name, *self.tiles.names}
+        if counted is None:  # a request for work, or a test of the answer
+            return False
+        return not any(sizes & params_of(each) for each in (counted.bound, counted.first, counted.step))
+
+    def _may_repeat(self, part: Repeat, steps: int) -> bool:
+        try:
+            check_k(self.variants, self.k, part.moved, (part,), steps)
+        except Refused:
+            return False
+        return True
+
+    def node(self, cut: Cut) -> Node:
+        """The point of a cut."""
+        counters = []
+        for key, at in sorted(cut.comparisons.items()):
+            if key[1] in self.sized:
+                begins = at.counter == self.counted[key[1]].first
+                counters.append((key, None if begins else at.counter - cut.counter))
+        return Node(cut.state, cut.contents, tuple(counters))
+
+    def is_on(self, cycle: Cycle, cut: Cut, steps: int) -> bool:
+        """True if the steps of a cycle may be added at a cut."""
+        part, held = cycle.part, cut.comparisons
+        if not held.keys() >= {*part.moved, *cycle.fixed}:
+            return False
+        moved = part.moved.items()
+        if not all(has_room(self.counted[key[1]], held[key], by, before=part.before[key]) for key, by in moved):
+            return False
+        if any(held[key].bound - held[key].compared != far for key, far in cycle.fixed.items()):
+            return False
+        return self._may_repeat(part, steps)
+
+
+class LongTiles:
+    """The tiles of the runs with one number of K steps, and the cycles that they pass."""
+
+    def __init__(self, pairs: Pairs, steps: int, cycles: Cycles, known: Known | None) -> None:
+        self._pairs, self._steps, self._cycles, self._known = pairs, steps, cycles, known
+        self.learned: Known = {}
+
+    def watch(self, is_done: Callable[[Cuts], bool], branches: Branches | None) -> Watch:
+        """Cuts of tiles: at the beginning of short ones, and in long ones when so many steps are left as are needed."""
+        pairs = self._pairs
+        begin, room = pairs.found.begin, pairs.room
+        return Watch(
+            frozenset(pairs.heads),
+            begins=self._steps * pairs.width < begin + room,
+            passes=lambda counter, left: counter >= begin and left == room,
+            is_done=is_done,
+            branches=branches,
+        )
+
+    def are_long(self, cuts: Cuts) -> bool:
+        """True if every tile of a run passes a cycle: each of its loops over K steps gets the steps of one."""
+        given: dict[tuple[Warp, int], list[int]] = {}
+        for cut in cuts.found:
+            if (cycle := self._cycle_at(cut)) is None:
+                return False
+            for user in cycle.part.moved:
+                if user[1] in self._pairs.sized:
+                    given.setdefault(user, []).append(cut.entries[user])
+        users = {user for user in cuts.users if user[1] in self._pairs.sized}
+        last = {user: cuts.ended.get(user, 0) for user in users}
+        if cuts.is_stopped:  # a loop that has begun since gets its steps in the runs that go on
+            last = {user: len(given.get(user, ())) for user in users}
+        return bool(users) and all(given.get(user) == [*range(1, last[user] + 1)] for user in users if last[user])
+
+    def show(self, tiles: int) -> None:
+        """Look for the cycles of so many tiles in a run that is a period longer: the last tiles may have their own."""
+        pairs = self._pairs
+        if self._steps * pairs.width >= pairs.found.begin + pairs.room:
+            self._cycles = pairs.cycles(self._steps + pairs.found.period, tiles) | self._cycles
+
+    def _cycle_at(self, cut: Cut) -> Cycle | None:
+        """The cycle whose steps may be added at a cut."""
+        cycle = self._cycles.get(self._pairs.node(cut))
+        return cycle if cycle is not None and self._pairs.is_on(cycle, cut, self._steps) else None
+
+    def is_known(self, cuts: Cuts) -> bool:
+        """True if the rest of the run was made with other numbers of K steps."""
+        if not self._known or self._cycle_at(cuts.found[-1]) is None:
+            return False
+        node, seen = self._pairs.node(cuts.found[-1]), set[Node]()
+        while node not in seen:
+            seen.add(node)
+            after = self._known.get(node)
+            if after is None or after.steps > self._steps:
+                return False
+            node = self._moved(after.node, self._steps)
+        return True
+
+    def learn(self, cuts: Cuts, ends: list[int]) -> None:
+        """Keep the next point of each point of a run, of which all tiles and those of its branches pass cycles.
+
+        `ends` has the number of cuts of each branch. One that is cut again after its request for work was refused has
+        further tiles, and would pass other points in them with other numbers of K steps: it says nothing of these.
+        """
+        if self._known is None or len({cut.loop[0] for cut in cuts.found}) > 1:
+            return
+        for at, (one, other) in enumerate(pairwise(cuts.found), 1):
+            if all(ends[tiles - 1] == at for tiles in range(one.taken, other.taken)):
+                after = self._moved(self._pairs.node(other), -self._steps)
+                self.learned[self._pairs.node(one)] = Next(after, self._steps)
+
+    def _moved(self, node: Node, steps: int) -> Node:
+        """The point that is some steps further in a cycle."""
+        nodes = self._cycles[node].nodes
+        return nodes[(nodes.index(node) + steps) % len(nodes)]
