@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from warploom.checker.recurrence.branches import Branches, in_copies
 from warploom.checker.recurrence.cuts import Cut, Cuts, Repeat, Warp, Watch, has_room
-from warploom.checker.recurrence.loops import evaluate, params_of
+from warploom.checker.recurrence.loops import Counted, evaluate, params_of
 from warploom.checker.recurrence.pumping import check_k, is_like
 from warploom.checker.recurrence.variants import Dimension, Refused, Tiles
 
@@ -91,6 +91,8 @@ class Pairs:
         self.room = 0
         """The distance of the counter to its bound at which long tiles are cut: all comparisons have room there."""
         self.known: Known = {}
+        self.is_linear = all(self._is_linear(self.counted[key]) for key in self.sized)
+        """True if each comparison is made once more for each further K step."""
 
     def prove(self) -> str:
         """Prove all pairs; the sentence says which were run."""
@@ -114,6 +116,16 @@ class Pairs:
                 return f"{self.k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
         raise Refused(f"tiles of up to {most} K steps do not show the recurrence of K steps")
 
+    def _is_linear(self, counted: Counted) -> bool:
+        found = set[int]()
+        for steps in range(1, self.found.least + 3 * self.found.period):
+            values = self.variants.at(self.k, steps)
+            bound, first, step = (evaluate(each, values) for each in (counted.bound, counted.first, counted.step))
+            if bound is None or first is None or step is None:
+                return False
+            found.add(bound - first - steps * step)
+        return len(found) == 1
+
     def _part(self, steps: int, cycles: Cycles, seen_with: int) -> Part:
         """Prove all numbers of tiles with one number of K steps; the cycles were seen with another number."""
         family, rules = self.family, self.family.rules
@@ -122,12 +134,12 @@ class Pairs:
         made, is_long, refused, known = family.sizes, False, "", {}
         try:
             if is_like(self.variants, self.k, seen_with, range(steps, steps + 1)):
-                long_tiles = LongTiles(self, steps, cycles, self.known)
+                long_tiles = LongTiles(self, steps, cycles, self.known if self.is_linear else None)
             else:
                 own = self.cycles(steps + self.found.period) if steps >= self.found.least else {}
                 long_tiles = LongTiles(self, steps, own, None)
             _, is_long = family.tiles_with(self.k, self.tiles, steps, long_tiles)
-            known = long_tiles.learned if is_long else {}
+            known = long_tiles.learned
         except Refused as why:
             refused = str(why)
         part = Part(made, rules.assumed, rules.relaxed, is_long, known, refused)
@@ -235,13 +247,13 @@ class LongTiles:
         self.learned: Known = {}
 
     def watch(self, is_done: Callable[[Cuts], bool], branches: Branches | None) -> Watch:
-        """Cuts of tiles: at the beginning of short ones, and in long ones when so many steps are left as are needed."""
+        """Cuts of tiles: at the beginning of short ones, and in others when so many steps are left as are needed."""
         pairs = self._pairs
-        begin, room = pairs.found.begin, pairs.room
+        room = pairs.room
         return Watch(
             frozenset(pairs.heads),
-            begins=self._steps * pairs.width < begin + room,
-            passes=lambda counter, left: counter >= begin and left == room,
+            begins=self._steps * pairs.width <= room,
+            passes=lambda _, left: left == room,
             is_done=is_done,
             branches=branches,
         )
@@ -274,7 +286,7 @@ class LongTiles:
 
     def is_known(self, cuts: Cuts) -> bool:
         """True if the rest of the run was made with other numbers of K steps."""
-        if not self._known or self._cycle_at(cuts.found[-1]) is None:
+        if not self._known or self._tile_at(cuts, cuts.found[-1]) is None:
             return False
         node, seen = self._pairs.node(cuts.found[-1]), set[Node]()
         while node not in seen:
@@ -285,18 +297,30 @@ class LongTiles:
             node = self._moved(after.node, self._steps)
         return True
 
-    def learn(self, cuts: Cuts, ends: list[int]) -> None:
-        """Keep the next point of each point of a run, of which all tiles and those of its branches pass cycles.
+    def learn(self, cuts: Cuts, ends: list[dict[tuple[Warp, int], int]]) -> None:
+        """Keep the next point of each point of a run from which all loops over K steps come to it in their next tile.
 
-        `ends` has the number of cuts of each branch. One that is cut again after its request for work was refused has
-        further tiles, and would pass other points in them with other numbers of K steps: it says nothing of these.
+        `ends` has the numbers of tiles that the loops of each branch have had in the end. A branch that has further
+        tiles after its request for work was refused would pass other points in them with other numbers of K steps: it
+        says nothing of these.
         """
-        if self._known is None or len({cut.loop[0] for cut in cuts.found}) > 1:
+        if self._known is None:
             return
-        for at, (one, other) in enumerate(pairwise(cuts.found), 1):
-            if all(ends[tiles - 1] == at for tiles in range(one.taken, other.taken)):
-                after = self._moved(self._pairs.node(other), -self._steps)
-                self.learned[self._pairs.node(one)] = Next(after, self._steps)
+        for one, other in pairwise(cuts.found):
+            before, after = self._tile_at(cuts, one), self._tile_at(cuts, other)
+            if before is None or after != {user: tile + 1 for user, tile in before.items()}:
+                continue
+            refused = [ends[tiles - 1] for tiles in range(one.taken, other.taken)]
+            if all(end.get(user) == tile for end in refused for user, tile in before.items()):
+                point = self._moved(self._pairs.node(other), -self._steps)
+                self.learned[self._pairs.node(one)] = Next(point, self._steps)
+
+    def _tile_at(self, cuts: Cuts, cut: Cut) -> dict[tuple[Warp, int], int] | None:
+        """The tile of each loop over K steps at a cut; None if a cycle does not move all of them there."""
+        if cut.left != self._pairs.room or (cycle := self._cycle_at(cut)) is None:
+            return None
+        users = {user for user in cuts.users if user[1] in self._pairs.sized}
+        return {user: cut.entries[user] for user in users} if users <= cycle.part.moved.keys() else None
 
     def _moved(self, node: Node, steps: int) -> Node:
         """The point that is some steps further in a cycle."""

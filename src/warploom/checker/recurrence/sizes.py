@@ -17,7 +17,7 @@ from warploom.checker.determinism import influences, polls
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.branches import Branches, can_branch
 from warploom.checker.recurrence.cases import cases_of
-from warploom.checker.recurrence.cuts import Cuts, Repeat, Watch
+from warploom.checker.recurrence.cuts import Cuts, Repeat, Warp, Watch
 from warploom.checker.recurrence.loops import evaluate, owners
 from warploom.checker.recurrence.pairs import LongTiles, Pairs
 from warploom.checker.recurrence.pumping import (
@@ -87,7 +87,8 @@ class Branch(NamedTuple):
     """The rest of a run, which was made in a copy of the process."""
 
     sizes: Sizes
-    cuts: int
+    ended: dict[tuple[Warp, int], int]
+    """The numbers of times that warps have entered the loop of a comparison."""
     is_long: bool
     assumed: Counter[str]
     relaxed: Counter[str]
@@ -353,8 +354,8 @@ class Family:
         else:
             watch = Watch(passes=lambda _, __: False, is_done=is_done, branches=branches)
         cuts, is_long = self._branched(k, tiles, steps, most, watch, long_tiles)
-        if branches is not None and long_tiles is not None and is_long and (is_known or accepted):
-            long_tiles.learn(cuts, [each.cuts for each in branches.results])
+        if branches is not None and long_tiles is not None and (is_known or accepted):
+            long_tiles.learn(cuts, [each.ended for each in branches.results])
         if is_known:
             return f"1 to {cuts.found[-1].taken - 1} run; more as with other numbers of K steps", is_long
         if not accepted:
@@ -393,8 +394,8 @@ class Family:
             if not self.sizes.findings and self.sizes.error is None:
                 branches.end(error, is_result=False)
         if branches is not None and branches.is_copy:
-            number = 0 if cuts is None else len(cuts.found)
-            self._end(branches, _named(steps, len(branches.results) + 1), number, is_long=is_long)
+            ended = {} if cuts is None else cuts.ended
+            self._end(branches, _named(steps, len(branches.results) + 1), ended, is_long=is_long)
         whole.add(self.sizes)
         self.sizes = whole
         for each in branches.results if branches is not None else ():
@@ -407,13 +408,13 @@ class Family:
         assert cuts is not None
         return cuts, is_long
 
-    def _end(self, branches: Branches, name: str, cuts: int, *, is_long: bool) -> NoReturn:
+    def _end(self, branches: Branches, name: str, ended: dict[tuple[Warp, int], int], *, is_long: bool) -> NoReturn:
         """End a copy of the process that has made the rest of a run; its name is that of the size."""
         sizes, note = self.sizes, (f"found with {name}",)
         sizes.findings = [replace(each, notes=(*each.notes[:-1], *note)) for each in sizes.findings]
         if sizes.error is not None:
             sizes.error.notes = (*sizes.error.notes[:-1], *note)
-        branches.end(Branch(sizes, cuts, is_long, self.rules.assumed, self.rules.relaxed))
+        branches.end(Branch(sizes, ended, is_long, self.rules.assumed, self.rules.relaxed))
 
 
 def _named(steps: int, count: int) -> str:
