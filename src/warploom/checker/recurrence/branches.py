@@ -56,7 +56,7 @@ class _Copy(NamedTuple):
         """End the copy with a result, or with the error that it met."""
         try:
             self.pipe.send((is_result, value))
-        except OSError:  # nobody waits for it
+        except OSError:  # the original has ended
             pass
         except Exception:  # noqa: BLE001  (an error may hold what cannot be sent)
             self.pipe.send((False, LostCopyError(repr(value))))
