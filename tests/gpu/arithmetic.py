@@ -1,7 +1,7 @@
 """Kernels that apply every arithmetic form recorded on an H200 to rows of operands, for the differential.
 
 Of each form, the first lanes have the recorded operands and results; the others have fresh operands, and the results of
-`numerics`, which a launch reaches by paths of its own.
+the functions on arrays, which a launch reaches by paths of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tests.machine.numerics.numerics_reference import random_bits, run, signature_of
+from tests.machine.numerics.numerics_reference import extended, random_bits, run, signature_of
 from tests.machine.numerics.test_hardware import (
     COUNTS,
     GRANTED,
@@ -23,7 +23,6 @@ from tests.machine.numerics.test_hardware import (
 )
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, storage_of
-from warploom.machine import numerics
 from warploom.ptx.isa.table import BITS, Form, match
 
 Array = np.ndarray[Any, Any]
@@ -141,7 +140,7 @@ def _row(opcode: str, sources: str, recorded: Array, rng: np.random.Generator) -
     results = run(opcode, *operands)
     family, signature = signature_of(opcode)
     if signature.get("dtype") in ("s8", "u8") and family == "cvt":
-        results = numerics.extension(signature["dtype"], 16)(results)
+        results = extended(results, signature["dtype"], np.uint16)
     results = results.astype(np.uint64)
     results[: len(recorded)] = recorded
     wrong = ~decided_by_both(opcode, operands)

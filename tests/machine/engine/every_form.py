@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 import warploom.ptx.isa.arithmetic  # noqa: F401  (enters the rows of the table)
-from warploom.machine import numerics
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS, Context, Regions, table_of
 from warploom.machine.engine.control_kernels import Escape
 from warploom.machine.engine.kernels import HEAD_WORDS, Arithmetic, Masks, Row, Scalar, constant_word
 from warploom.machine.engine.native import Engine
-from warploom.machine.engine.numpy_ops import NumpyOps
-from warploom.machine.engine.semantics import FAMILIES, semantics
-from warploom.machine.engine.vectors import UnsupportedError
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
+from warploom.machine.semantics.forms import FAMILIES, semantics
+from warploom.machine.semantics.functions import array_function
+from warploom.machine.semantics.numpy_ops import NumpyOps
+from warploom.machine.semantics.vectors import UnsupportedError
 from warploom.machine.translate.register_layout import FILES
 from warploom.ptx.isa.table import BITS, FORMS, Form
 
 Array = npt.NDArray[Any]
 
 OWN_TESTS = frozenset({"mov", "mov.pack", "mov.unpack"})
-"""Families without a function in `numerics`."""
+"""Families that translated source moves without a function."""
 _FILE = {1: "p", 8: "h", 16: "h", 32: "a", 64: "b"}
 _FLOATS = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 _FIELDS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
@@ -57,7 +57,7 @@ def _spellings(form: Form) -> Iterator[dict[str, str]]:
 
 
 def cases() -> list[Case]:
-    """Every form that has native semantics and a function in `numerics`."""
+    """Every form that has native semantics."""
     found: dict[Case, None] = {}
     for row in FORMS:
         if row.family not in FAMILIES - OWN_TESTS:
@@ -180,7 +180,8 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
 
 @dataclass
 class Results:
-    """The results of a form: of the reference, of the NumPy lowering and of native code (None where it has none)."""
+    """The results of a form: of the function on arrays, of its operations one by one (None without a fused
+    multiply-add) and of native code (None where it has none)."""
 
     arrays: list[Any]
     expected: list[Array]
@@ -206,13 +207,15 @@ def results(engine: Engine, case: Case, count: int, random: np.random.Generator)
         if type_ == "immediate":
             arrays.insert(at, int(random.integers(0, 256)))
     pair = {"pair": "1"} if case.family == "setp" else {}
-    reference = numerics.array_function(case.family, {**dict(case.modifiers), **pair})
+    types = tuple("" if type_ == "immediate" else type_ for type_ in case.inputs)
+    literals = tuple(each if isinstance(each, int) else None for each in arrays)
+    reference = array_function(case.family, {**dict(case.modifiers), **pair}, types, literals)
     function = semantics(case.family, dict(case.modifiers))
     assert function is not None
     ops = NumpyOps()
     values = [ops.constant("i32", each) if isinstance(each, int) else ops.value(each) for each in arrays]
     with np.errstate(all="ignore"):
-        made = reference(*arrays)
+        made = reference(*[each for each in arrays if not isinstance(each, int)])
         expected = list(made) if isinstance(made, tuple) else [made]
         try:
             lowered = [each.ref for each in function(*values)]

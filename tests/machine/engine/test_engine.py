@@ -16,8 +16,8 @@ from tests.machine.simt import threads
 from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.engine import selection, store
-from warploom.machine.engine.vectors import EngineError
 from warploom.machine.routines.turn_loop import TurnLoop
+from warploom.machine.semantics.vectors import EngineError
 from warploom.runtime.cache.disk import Cache
 
 pytest.importorskip("llvmlite")

@@ -1,4 +1,4 @@
-"""Native kernels and the NumPy lowering against `machine/numerics`, form by form."""
+"""Native kernels against the functions on arrays, form by form: two lowerings of the same semantics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.machine.engine.every_form import Case, cases, results
 
 from warploom.machine.engine import store
-from warploom.machine.engine.semantics import FAMILIES
+from warploom.machine.semantics.forms import FAMILIES
 
 pytest.importorskip("llvmlite")
 

@@ -16,8 +16,11 @@ import numpy as np
 
 import warploom as wl
 from warploom.machine.instructions.mma import _doubles
-from warploom.machine.numerics import array_function, transcendental
 from warploom.machine.numerics.products import Factor, product, products
+from warploom.machine.semantics import transcendental
+from warploom.machine.semantics.functions import array_function
+from warploom.machine.semantics.numpy_ops import NumpyOps
+from warploom.machine.semantics.vectors import Value
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.operands import multiply_scaled
 from warploom.structured.config import HopperBlockwiseConfig, HopperConfig
@@ -103,17 +106,22 @@ def function_digests() -> Iterator[tuple[str, str]]:
     words = np.concatenate([RNG.integers(0, 1 << 32, 1 << 14).astype(np.uint32), numbers])
     for name in ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"):
         for ftz in (True, False):
-            function = array_function(name, {"type": "f32", "rnd": "approx", "ftz": "ftz" if ftz else None})
+            function = array_function(
+                name, {"type": "f32", "rnd": "approx", **({"ftz": "ftz"} if ftz else {})}, ("f32",)
+            )
             yield f"{name} f32{' ftz' * ftz}", digest(function(words))
     values = words.view(np.float32).astype(np.float64)
     values = values[np.isfinite(values)]
     for name in ("exp2", "log2", "sin", "cos", "tanh"):
         given = np.abs(values) if name == "log2" else values
-        yield f"{name} in float64", digest(getattr(transcendental, name)(given))
+        yield f"{name} in float64", digest(getattr(transcendental, name)(Value(NumpyOps(), "f64", given)).ref)
     halves = np.arange(1 << 16, dtype=np.uint16)
     for name in ("ex2", "tanh"):
         for type_name in ("f16", "bf16"):
-            yield f"{name} {type_name}", digest(array_function(name, {"type": type_name, "rnd": "approx"})(halves))
+            yield (
+                f"{name} {type_name}",
+                digest(array_function(name, {"type": type_name, "rnd": "approx"}, (type_name,))(halves)),
+            )
 
 
 def launch_digests() -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, storage_of
-from warploom.machine import numerics
+from warploom.machine.semantics.functions import array_function
 
 TYPES = {*ELEMENT_TYPES, *PACKED_TYPES, "u2", "s2", "u4", "s4"}
 FLAGS = {"ftz", "sat", "satfinite", "relu", "shiftamt", "oob", "cc"}
@@ -59,8 +59,21 @@ def signature_of(opcode: str) -> tuple[str, dict[str, str]]:
 
 def run(opcode: str, *operands: np.ndarray) -> np.ndarray:
     """Run an instruction on arrays, like the emulator."""
+    types = tuple("" if isinstance(each, int) else type_of(each) for each in operands)
+    literals = tuple(each if isinstance(each, int) else None for each in operands)
     with np.errstate(all="ignore"):
-        return numerics.array_function(*signature_of(opcode))(*operands)
+        function = array_function(*signature_of(opcode), types, literals)
+        return function(*[each for each in operands if not isinstance(each, int)])
+
+
+def type_of(array: np.ndarray) -> str:
+    """A PTX type that an array can have."""
+    return "pred" if array.dtype == np.bool_ else f"u{8 * array.itemsize}"
+
+
+def extended(bits: np.ndarray, type_name: str, register: type[np.unsignedinteger]) -> np.ndarray:
+    """The result of a `cvt` in a wider register: extended by its sign if the type is signed, else with zeros."""
+    return bits.view(ELEMENT_TYPES[type_name].values).astype(register)
 
 
 def f32_bits(values) -> np.ndarray:

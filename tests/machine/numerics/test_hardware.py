@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.machine.numerics.numerics_reference import run, signature_of
+from tests.machine.numerics.numerics_reference import extended, run, signature_of
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, storage_of
-from warploom.machine import numerics
 
 RECORD = np.load(Path(__file__).parents[1] / "data" / "numerics_h200.npz")
 ROWS = list(zip(RECORD["opcodes"].tolist(), RECORD["sources"].tolist(), RECORD["results"], strict=True))
@@ -75,7 +74,7 @@ def test_results_match_an_h200_bit_for_bit(family):
         got = run(opcode, *operands)
         _, signature = signature_of(opcode)
         if signature.get("dtype") in ("s8", "u8"):
-            got = numerics.extension(signature["dtype"], 16)(got) if family == "cvt" and "pack" not in opcode else got
+            got = extended(got, signature["dtype"], np.uint16) if family == "cvt" and "pack" not in opcode else got
         differ = (got.astype(np.uint64) != expected) & decided_by_both(opcode, operands)
         if differ.any():
             lane = int(np.flatnonzero(differ)[0])

@@ -29,13 +29,13 @@ from warploom.machine.core.turns import Begun, Progress, ReadyGroups, Turns
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
-from warploom.machine.engine.vectors import EngineError
 from warploom.machine.instructions.control import Printed
 from warploom.machine.memory.polling import polling
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.store_buffers import Store, StoreBuffers
 from warploom.machine.routines import turn_loop
 from warploom.machine.routines.turn_loop import IDLE, PATIENCE
+from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.uniform_slots import Uniforms
 from warploom.ptx.isa.table import Op
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from warploom.machine.core.observation import observed
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
-from warploom.machine.engine.vectors import EngineError
 from warploom.machine.memory.proxy_visibility import learning
 from warploom.machine.memory.store_buffers import ordering
+from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.native_tables import Memory, Table
 from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op

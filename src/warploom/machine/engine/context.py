@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.engine import tables
 from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import (
@@ -24,6 +23,7 @@ from warploom.machine.memory.byte_memory import (
     LocalMemory,
 )
 from warploom.machine.routines.tensor_map_rows import MapRows
+from warploom.machine.semantics import tables
 
 Array = npt.NDArray[Any]
 

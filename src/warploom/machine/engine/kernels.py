@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from warploom.machine.engine import access_log, context
 from warploom.machine.engine.llvm_ops import SCALARS, Host, LlvmOps
-from warploom.machine.engine.semantics import semantics
-from warploom.machine.engine.tables import ORDER
-from warploom.machine.engine.vectors import UnsupportedError, Value
+from warploom.machine.semantics.forms import semantics
+from warploom.machine.semantics.tables import ORDER
+from warploom.machine.semantics.vectors import UnsupportedError, Value
 
 HEAD_WORDS = 2
 """Words of a record before its operands: the kernel's address, and the number of the record plus one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from warploom.machine.engine.tables import ORDER
-from warploom.machine.engine.vectors import WIDTHS, Ops, UnsupportedError, Value
+from warploom.machine.semantics.tables import ORDER
+from warploom.machine.semantics.vectors import WIDTHS, Ops, UnsupportedError, Value
 
 SCALARS = {"i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64", "f32": "float", "f64": "double"}
 _INTEGER_BINARY = frozenset({"add", "sub", "mul", "udiv", "urem", "and", "or", "xor", "shl", "lshr", "ashr"})
@@ -81,7 +81,8 @@ class LlvmOps(Ops):
         return self.make(a.type, f"call {vector} {function}({vector} {a.ref}{more})")
 
     def compare(self, name: str, a: Value, b: Value) -> Value:
-        opcode = f"fcmp o{name}" if a.type.startswith("f") else f"icmp {name}"
+        ordered = "u" if name == "ne" else "o"
+        opcode = f"fcmp {ordered}{name}" if a.type.startswith("f") else f"icmp {name}"
         return self.make("i1", f"{opcode} {self.vector(a.type)} {a.ref}, {b.ref}")
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:

@@ -17,7 +17,6 @@ from functools import cache, cached_property
 from importlib import metadata, resources
 from typing import Any
 
-from warploom.machine.engine import tables
 from warploom.machine.engine.control_kernels import Barrier, Branch, Effect, Escape, FlagWait, Goto, Note, Skip
 from warploom.machine.engine.kernels import Arithmetic, UniformArithmetic
 from warploom.machine.engine.llvm_ops import Host
@@ -25,7 +24,6 @@ from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.mma_kernels import WarpMma
 from warploom.machine.engine.store import store
-from warploom.machine.engine.vectors import EngineError, UnsupportedError
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.column_kernels import Columns, Unpack
@@ -33,6 +31,8 @@ from warploom.machine.routines.copy_kernels import MbarrierArrive, MbarrierWait,
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
 from warploom.machine.routines.product_kernels import Multiply, Products
 from warploom.machine.routines.turn_loop import TurnLoop
+from warploom.machine.semantics import tables
+from warploom.machine.semantics.vectors import EngineError, UnsupportedError
 
 Form = (
     Arithmetic
@@ -70,7 +70,7 @@ _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
 """
 _PROBE = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 {magic}\n}}\n"
 _MAGIC = 0x5741_5250
-_PACKAGES = ("machine.engine", "machine.routines", "machine.numerics", "machine.memory", "hardware")
+_PACKAGES = ("machine.engine", "machine.routines", "machine.semantics", "machine.numerics", "machine.memory", "hardware")
 _LEVEL = 2
 """LLVM's level of code generation; the text needs no optimisation passes."""
 

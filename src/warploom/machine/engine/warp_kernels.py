@@ -8,7 +8,7 @@ from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine import context
 from warploom.machine.engine.kernels import HEAD_WORDS, Frame, Operand, Row, next_record
 from warploom.machine.engine.llvm_ops import Host, LlvmOps
-from warploom.machine.engine.vectors import Value
+from warploom.machine.semantics.vectors import Value
 
 _MOST_LANES = 128
 """Lanes of a warpgroup, the most that execute together."""

@@ -20,7 +20,7 @@ from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.memory import by_window, without_window
 from warploom.machine.memory.byte_memory import WIDTHS
 from warploom.machine.memory.shared_memory import RANK_SHIFT, SharedMemory
-from warploom.machine.numerics import array_function
+from warploom.machine.semantics.functions import array_function
 from warploom.ptx.isa.table import BITS, Op
 from warploom.ptx.syntax.model import Vector
 
@@ -124,7 +124,7 @@ def change(operation: str, type_: str, *, flushes: bool) -> Change:
         return _ORDERED[operation][0]
     if not _is_float(type_):
         return _UFUNCS[operation]
-    function = array_function(operation, {"type": type_, "ftz": "ftz"} if flushes else {"type": type_})
+    function = array_function(operation, {"type": type_, "ftz": "ftz"} if flushes else {"type": type_}, (type_,) * 2)
     element = np.dtype(_DTYPES[type_])
     bits = np.dtype(WIDTHS[element.itemsize])
     return lambda old, b: function(old.view(bits), b.view(bits)).view(element)

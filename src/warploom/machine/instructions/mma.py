@@ -15,8 +15,8 @@ from warploom.hardware.fragments import Fragment, mma_a, mma_b, mma_c, mma_c_pac
 from warploom.hardware.mma_shapes import WARP_D_TYPES, WARP_MIXES, WARP_SHAPES, WarpShape
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.numerics import array_function
 from warploom.machine.numerics.products import products
+from warploom.machine.semantics.functions import array_function
 from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Vector
@@ -137,7 +137,7 @@ def _differences(a: Array, b: Array, c: Array, saturate: bool) -> Array:
 
 def _doubles(a: Array, b: Array, c: Array, saturate: bool) -> Array:
     """One fused multiply-add after the other, from the first k on: an H200 does so, bit for bit."""
-    fma = array_function("fma", {"type": "f64", "rnd": "rn"})
+    fma = array_function("fma", {"type": "f64", "rnd": "rn"}, ("f64",) * 3)
     total = c.reshape(-1).view(np.uint64)
     for k in range(a.shape[2]):
         left, right = (

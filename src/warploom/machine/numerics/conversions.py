@@ -1,63 +1,70 @@
-"""Conversions of one element: integers, f16, bf16, tf32, f32 and f64 among each other.
+"""Conversions that the vector language does not have: to and from formats of at most 8 bits, stochastic rounding, modes
+of halves other than to nearest.
 
-Where the ISA is silent they do what an H200 does: f32 NaNs that come from bf16 keep their payload unless `.ftz` is
-given, doubles keep sign and payload of a NaN, and `cvt.rna.tf32` truncates NaNs instead of making them canonical.
-Where the two disagree the ISA holds: `.ftz` flushes the operand of `cvt.rm.ftz.f16.f32`, and a NaN under
-`cvt.rna.satfinite.tf32` becomes a NaN whatever its payload.
+Packed forms of later versions whose meaning follows from those of PTX 9.0 (bf16x2 to and from 8-bit floats) work too;
+`.s2f6x2` and its `.scaled::n2::ue8m0` (PTX 9.1) do not. Where the ISA and an H200 disagree the ISA holds: `.ftz`
+flushes the operand of `cvt.rm.ftz.f16.f32`, and a NaN under `cvt.rna.satfinite.tf32` becomes a NaN whatever its bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType
+from warploom.machine.numerics import small
 from warploom.machine.numerics.bits import (
     F16,
     F32,
     F64,
-    I32,
     I64,
-    U16,
+    U8,
     U32,
     U64,
     Array,
     ArrayFunction,
     Signature,
-    any_nan,
     constant,
-    settle_f32,
-    settle_f64,
+    pieces,
     signed_view,
     unknown,
 )
-from warploom.machine.numerics.floats import flush, flush_results, rectify, round_to_bf16, saturate, widen_bf16
-from warploom.machine.numerics.rounding import exact_or_odd, narrow_f64, round_bits
+from warploom.machine.numerics.rounding import exact_or_odd, rectify, round_bits
 
-_INTEGRAL: dict[str, np.ufunc] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_F32 = ELEMENT_TYPES["f32"]
+_F32, _F64 = ELEMENT_TYPES["f32"], ELEMENT_TYPES["f64"]
+_ROUNDED = frozenset({"rn", "rna", "rz", "rm", "rp"})
 
 
-def from_integer(target: ElementType, source: ElementType, signature: Signature) -> ArrayFunction:
-    """An integer to an integer (cut to the target's bits, or with `sat` to its range) or to a float."""
-    view = signed_view(source.name)
-    if not target.is_float:
-        if not signature.get("sat"):
-            return lambda bits: bits.view(view).astype(target.storage)
-        low, high = max(source.low, target.low), min(source.high, target.high)
-        least, most = constant(low, view), constant(high, view)
-        return lambda bits: np.minimum(np.maximum(bits.view(view), least), most).astype(target.storage)
-    rounding = signature.get("rnd") or "rn"
-    narrow = _narrowing(target.name, rounding)
+def convert(signature: Signature) -> ArrayFunction:
+    """The function of a `cvt`: (value), or (those it packs, the first into the top…), and at last the bits of `rs`."""
+    # Forms that convert only from f32 need not name it.
+    signature = {"atype": "f32", **signature}
+    if signature["dtype"] in PACKED_TYPES:
+        return _packed(signature)
+    target, source = ELEMENT_TYPES[signature["dtype"]], ELEMENT_TYPES[signature["atype"]]
+    modes = _ROUNDED if target.name == "tf32" else _ROUNDED - {"rna"}
+    if not target.is_float or (signature.get("rnd") or "rn") not in modes:
+        raise unknown("cvt", signature)
+    return (_between if source.is_float else _from_integer)(target, source, signature)
+
+
+def _saturated(bits: Array, element: ElementType) -> Array:
+    """Results cut to [0, 1], NaN and negative zero to zero."""
+    values = bits.view(element.values)
+    zero, one = np.zeros((), values.dtype), np.ones((), values.dtype)
+    return np.where(values > 0, np.minimum(values, one), zero).view(element.storage)
+
+
+def _from_integer(target: ElementType, source: ElementType, signature: Signature) -> ArrayFunction:
+    view, rounding = signed_view(source.name), signature.get("rnd") or "rn"
 
     def whole(bits: Array) -> Array:
         values = bits.view(view)
-        if target.name == "f64" and source.bits == 64:
-            result = _long_to_f64(values, rounding)
+        if target.name == "f64":
+            result = _long_to_f64(values, rounding) if source.bits == 64 else values.astype(F64).view(U64)
         else:
-            result = narrow((exact_or_odd(values) if source.bits == 64 else values.astype(F64)).view(U64))
-        return saturate(result.view(target.values)).view(target.storage) if signature.get("sat") else result
+            exact = exact_or_odd(values) if source.bits == 64 else values.astype(F64)
+            result = round_bits(exact.view(U64), _F64, target, rounding)
+        return _saturated(result, target) if signature.get("sat") else result
 
     return whole
 
@@ -80,195 +87,121 @@ def _long_to_f64(values: Array, rounding: str) -> Array:
     return codes
 
 
-def to_integer(target: ElementType, source: ElementType, signature: Signature) -> ArrayFunction:
-    """A float to an integer: rounded, cut to the target's range; NaN is zero, or 2^(bits-1) from f64 or to 64 bits."""
-    integral = _INTEGRAL[signature["rnd"]]
-    read = _values_f64(source.name, signature.get("ftz"))
-    nan = 1 << (target.bits - 1) if source.name == "f64" or target.bits == 64 else 0
-    # The first value above the range is exact in float64, the last one inside it may not be.
-    least, beyond = float(target.low), float(target.high + 1)
-    through = U64 if target.name == "u64" else I64
-
-    def whole_numbers(values: Array) -> Array:
-        numbers: Array = values.astype(through).astype(target.storage)
-        return numbers
-
-    def whole(bits: Array) -> Array:
-        values = integral(read(bits))
-        inside = (values >= least) & (values < beyond)
-        if np.count_nonzero(inside) == inside.size:
-            return whole_numbers(values)
-        result = whole_numbers(np.where(inside, values, 0.0))
-        result[values >= beyond] = target.high
-        result[values < least] = target.low & ((1 << target.bits) - 1)
-        result[np.isnan(values)] = nan
-        return result
-
-    return whole
-
-
-def _values_f64(name: str, ftz: object) -> Callable[[Array], Array]:
-    match name:
-        case "f16":
-            return lambda bits: bits.view(F16).astype(F64)
-        case "bf16":
-            return lambda bits: widen_bf16(bits).view(F32).astype(F64)
-        case "f32":
-            return lambda bits: (flush(bits, "f32") if ftz else bits).view(F32).astype(F64)
-    return lambda bits: bits.view(F64)
-
-
-def _narrowing(target: str, rounding: str) -> Callable[[Array], Array]:
-    """f64 bits, exact or rounded to odd, to the bits of a float type."""
-    if target == "f64":
-        return lambda bits: bits
-    if target == "f32":
-        return lambda bits: narrow_f64(bits.view(F64), rounding).view(U32)
-    element = ELEMENT_TYPES[target]
-    return lambda bits: round_bits(bits, ELEMENT_TYPES["f64"], element, rounding)
-
-
-def float_to_float(signature: Signature) -> ArrayFunction:
-    """Float to float, with what the flags add before and after."""
-    target, source = signature["dtype"], signature["atype"]
-    rounding, ftz = signature.get("rnd") or "rn", signature.get("ftz")
-    if ftz and "f32" not in (target, source):
+def _between(target: ElementType, source: ElementType, signature: Signature) -> ArrayFunction:
+    """Float to float by the definition of rounding, with what the flags add before and after."""
+    rounding, finite = signature.get("rnd") or "rn", bool(signature.get("satfinite"))
+    ftz, sat, relu = (bool(signature.get(flag)) for flag in ("ftz", "sat", "relu"))
+    if ftz and "f32" not in (target.name, source.name):
         raise unknown("cvt", signature)
-    base = _between(target, source, rounding, bool(signature.get("satfinite")), bool(ftz))
-    element = ELEMENT_TYPES[target]
-    sat, relu = signature.get("sat"), signature.get("relu")
-    before = ftz and source == "f32"
-    if not (sat or relu or before):
-        return base
+    wide = _F64 if source.name == "f64" else _F32
 
     def whole(bits: Array) -> Array:
-        result: Array = base(settle_f32(flush(bits, "f32").view(F32).copy()) if before else bits)
+        operand = _widened(bits, source.name)
+        if ftz and source.name == "f32":
+            operand = np.where(np.abs(operand.view(F32)) < 2.0**-126, operand & constant(_F32.sign, U32), operand)
+        result = round_bits(operand, wide, target, rounding, finite=finite)
         if sat:
-            result = saturate(result.view(element.values)).view(element.storage)
-        return rectify(result, target) if relu else result
+            result = _saturated(result, target)
+        return rectify(result, target.name) if relu else result
 
     return whole
 
 
-def _between(target: str, source: str, rounding: str, finite: bool, ftz: bool) -> ArrayFunction:
-    if target == source:
-        return _integral(target, rounding)
-    if target == "tf32":
-        return _to_tf32(rounding, finite)
-    match source, target:
-        case "bf16", "f32":
-            return (lambda bits: settle_f32(flush(widen_bf16(bits), "f32").view(F32))) if ftz else widen_bf16
-        case "f16", "f32":
-            return lambda bits: settle_f32(bits.view(F16).astype(F32))
-        case _, "f64":
-            read = _values_f64(source, False)
-            return lambda bits: _quieted(read(bits))
-        case "f32", "f16" if rounding == "rn":
-            return _without_infinity(_nearest_f16, "f16") if finite else _nearest_f16
-        case "f32", "bf16" if rounding == "rn":
-            return _without_infinity(_nearest_bf16, "bf16") if finite else _nearest_bf16
-        case "f32", "bf16" if rounding == "rz":
-            return _without_infinity(_truncated_bf16, "bf16") if finite else _truncated_bf16
-        case "f64", "f32":
-            return _double_to_single(rounding, ftz)
-    element = ELEMENT_TYPES[target]
-    if source in ("f32", "f64"):
-        row = ELEMENT_TYPES[source]
-        return lambda bits: round_bits(bits, row, element, rounding, finite=finite)
-    widen = _between("f32", source, "", finite=False, ftz=False)
-    return lambda bits: round_bits(widen(bits), _F32, element, rounding, finite=finite)
+def _widened(bits: Array, name: str) -> Array:
+    """Halves as f32; f32 and f64 as they are."""
+    if name == "f16":
+        return bits.view(F16).astype(F32).view(U32)
+    return bits.astype(U32) << constant(16, U32) if name == "bf16" else bits
 
 
-def _quieted(values: Array) -> Array:
-    """Doubles made from narrower floats: a NaN keeps sign and payload and becomes quiet."""
-    return settle_f64(values, values.view(U64))
+def _packed(signature: Signature) -> ArrayFunction:
+    target = PACKED_TYPES[signature["dtype"]]
+    source_name = signature["atype"]
+    rounding = signature.get("rnd") or "rn"
+    relu, finite = bool(signature.get("relu")), bool(signature.get("satfinite"))
+    if rounding == "rs":
+        return _stochastic(signature)
+    source = PACKED_TYPES.get(source_name)
+    element = target.element.name
+    if source is None:
+        if element in ("f16", "bf16"):
+            one = _between(target.element, ELEMENT_TYPES[source_name], signature)
+        else:
+            one = small.from_wide(target.element, source_name, rounding, relu=relu, finite=finite)
+        return lambda *operands: _pack(one(_interleaved(operands)), signature["dtype"])
+    if source.element.storage == U8:
+        if element not in ("f16", "bf16"):
+            raise unknown("cvt", signature)
+        one = small.to_wide(source.element, element, relu=relu)
+    else:
+        one = small.from_wide(target.element, source.element.name, rounding, relu=relu, finite=finite)
+    return lambda bits: _pack(one(_unpack(bits, source_name)), signature["dtype"])
 
 
-def _nearest_f16(bits: Array) -> Array:
-    values = bits.view(F32)
-    result: Array = values.astype(F16).view(U16)
-    if any_nan(values):
-        result[np.isnan(values)] = ELEMENT_TYPES["f16"].nan_code
+def _interleaved(operands: tuple[Array, ...]) -> Array:
+    """Operands lane by lane, the last first: the first one stands in the highest field."""
+    count = len(operands)
+    result = np.empty(count * len(operands[0]), operands[0].dtype)
+    for at, operand in enumerate(reversed(operands)):
+        result[at::count] = operand
     return result
 
 
-def _nearest_bf16(bits: Array) -> Array:
-    return round_to_bf16(bits.view(F32))
+def _pack(codes: Array, name: str) -> Array:
+    packed = PACKED_TYPES[name]
+    if packed.field_bits == 8 * codes.itemsize:
+        return codes.view(packed.storage)
+    pairs: Array = codes[0::2] | (codes[1::2] << U8.type(packed.field_bits))
+    return pairs.view(packed.storage)
 
 
-def _truncated_bf16(bits: Array) -> Array:
-    result: Array = (bits >> constant(16, U32)).astype(U16)
-    values = bits.view(F32)
-    if any_nan(values):
-        result[np.isnan(values)] = ELEMENT_TYPES["bf16"].nan_code
+def _unpack(bits: Array, name: str) -> Array:
+    packed = PACKED_TYPES[name]
+    inner = packed.element.storage
+    if packed.field_bits == 8 * inner.itemsize:
+        return pieces(bits, inner)
+    result = np.empty(2 * bits.size, U8)
+    result[0::2] = bits & U8.type((1 << packed.field_bits) - 1)
+    result[1::2] = bits >> U8.type(packed.field_bits)
     return result
 
 
-def _without_infinity(function: ArrayFunction, name: str) -> ArrayFunction:
-    """`.satfinite`: infinite results become the largest finite ones."""
-    element = ELEMENT_TYPES[name]
-    size, infinity = constant(element.sign - 1, element.storage), constant(element.infinity_code, element.storage)
+def _stochastic(signature: Signature) -> ArrayFunction:
+    """`rs`: (operands…, random) → each rounded up if the random bits added to what is dropped carry.
 
-    def whole(bits: Array) -> Array:
-        codes: Array = function(bits)
-        codes -= (codes & size) == infinity
-        return codes
+    The ISA names which half of `random` an operand uses and shows the bits in figures only. That two operands of a
+    packed four share a half, one reading it in reverse, was found by others on a B200 and is not confirmed here.
+    """
+    target = PACKED_TYPES[signature["dtype"]]
+    element = target.element
+    relu, finite = bool(signature.get("relu")), bool(signature.get("satfinite"))
+    width = 13 if element.name == "f16" else 16
 
-    return whole
-
-
-def _double_to_single(rounding: str, ftz: bool) -> ArrayFunction:
-    def whole(bits: Array) -> Array:
-        values = bits.view(F64)
-        result = narrow_f64(values, rounding)
-        if ftz:
-            flush_results(result, "f32", lambda: values, rounding)
-        codes: Array = result.view(U32)
-        nan = np.isnan(values)
-        if np.count_nonzero(nan):
-            codes[nan] = round_bits(bits[nan], ELEMENT_TYPES["f64"], _F32, "rn")
-        return codes
+    def whole(*operands: Array) -> Array:
+        *values, random = operands
+        numbers = _interleaved(tuple(_random_numbers(random, element.name)))
+        if element.name == "f16":
+            numbers &= numbers.dtype.type((1 << width) - 1)
+        bits = _interleaved(tuple(values))
+        codes = small.stochastic(element, bits, numbers, width, relu=relu, finite=finite)
+        return _pack(codes, signature["dtype"])
 
     return whole
 
 
-def _integral(name: str, rounding: str) -> ArrayFunction:
-    """A float to its own type: rounded to an integer, or only passed, where halves settle their NaNs."""
-    integral = _INTEGRAL.get(rounding)
-    if name == "f64":
-        if integral is None:
-            return lambda bits: bits.copy()
-        return lambda bits: settle_f64(integral(bits.view(F64)), bits)
-    if name == "f32":
-        if integral is None:
-            return lambda bits: bits.copy()
-        return lambda bits: settle_f32(integral(bits.view(F32)))
-    read = _between("f32", name, "", finite=False, ftz=False)
-    back = _nearest_f16 if name == "f16" else _nearest_bf16
-    if integral is None:
-        return lambda bits: back(read(bits))
-    return lambda bits: back(integral(read(bits).view(F32)).view(U32))
+def _random_numbers(random: Array, element: str) -> list[Array]:
+    """The bits that each operand of `rs` adds, first operand first."""
+    low, high = random & U32.type(0xFFFF), random >> U32.type(16)
+    if element in ("f16", "bf16"):
+        return [high, low]
+    if element == "e2m1":
+        byte, eight = U32.type(0xFF), U32.type(8)
+        low, high = (low & byte) | ((high & byte) << eight), (low >> eight) | (high & ~byte)
+    return [_reverse_half(high), high, _reverse_half(low), low]
 
 
-def _to_tf32(rounding: str, finite: bool) -> ArrayFunction:
-    element = ELEMENT_TYPES["tf32"]
-    if finite:
-        return lambda bits: round_bits(bits, _F32, element, rounding, finite=True)
-    exponent, kept = constant(_F32.infinity_code, U32), constant(-1 << element.padding, I32).view(U32)
-    half, last = constant(1 << (element.padding - 1), U32), constant(element.padding, U32)
-    one, nan = constant(1, U32), constant(element.nan_code << element.padding, U32)
-
-    def whole(bits: Array) -> Array:
-        """Rounding is an integer sum, which carries into the exponent as it should."""
-        special = (bits & exponent) == exponent
-        result: Array = bits if rounding == "rz" else bits + half
-        if rounding == "rn":
-            result += ((bits >> last) & one) - one
-        if np.count_nonzero(special):
-            result = np.where(special, bits, result)
-        result = result & kept
-        if rounding != "rna" and np.count_nonzero(special):
-            result = np.where(np.isnan(bits.view(F32)), nan, result)
-        return result
-
-    return whole
+def _reverse_half(numbers: Array) -> Array:
+    result = np.zeros_like(numbers)
+    for bit in range(16):
+        result |= ((numbers >> U32.type(bit)) & U32.type(1)) << U32.type(15 - bit)
+    return result

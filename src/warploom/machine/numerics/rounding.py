@@ -1,15 +1,15 @@
 """Rounding, exactly: sums that keep what they lose, and one routine that rounds any float to any narrower one.
 
-The road for single precision is float64 with *round to odd*: an inexact sum gets an odd last bit, so that it can sit
-neither on a representable value nor on a midpoint of a format with at most 51 bits, and the second rounding is right.
+*Round to odd* gives an inexact sum an odd last bit, so that it can sit neither on a representable value nor on a
+midpoint of a format with at most 51 bits, and the second rounding is right.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from warploom.hardware.dtypes import ElementType
-from warploom.machine.numerics.bits import F32, F64, I32, I64, U64, Array, constant
+from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
+from warploom.machine.numerics.bits import F64, I64, U64, Array, constant
 
 _ONE = constant(1, I64)
 
@@ -28,32 +28,10 @@ def odd_sum(left: Array, right: Array) -> Array:
     return total
 
 
-def narrow_f64(values: Array, rounding: str) -> Array:
-    """float64 to float32 under a rounding mode of PTX, or to odd."""
-    result: Array = values.astype(F32)
-    if rounding == "rn":
-        return result
-    back = result.astype(F64)
-    bits = result.view(I32)
-    match rounding:
-        case "rz":
-            bits -= np.abs(back) > np.abs(values)
-        case "rm":
-            bits += np.where(back > values, np.where(bits < 0, 1, -1), 0).astype(I32)
-        case "rp":
-            bits += np.where(back < values, np.where(bits < 0, -1, 1), 0).astype(I32)
-        case "odd":
-            inexact = ((back < values) | (back > values)) & ((bits & 1) == 0)
-            bits += np.where(inexact, np.where(np.abs(back) < np.abs(values), 1, -1), 0).astype(I32)
-    return result
-
-
-def negative_zero_sums(result: Array, exact: Array, *terms: Array) -> None:
-    """Under `rm` an exact zero that is not the sum of positive zeros is negative."""
-    zero = exact == 0
-    if np.count_nonzero(zero):
-        negative = np.logical_or.reduce([np.signbit(term) for term in terms])
-        result[zero & negative] = -0.0
+def rectify(bits: Array, name: str) -> Array:
+    """Negative results, also negative zero, as zero; every NaN as the canonical one, which has no sign."""
+    element = ELEMENT_TYPES[name]
+    return np.where(bits & constant(element.sign, bits.dtype) != 0, constant(0, bits.dtype), bits)
 
 
 def round_bits(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import ml_dtypes
 import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
 from warploom.machine.numerics.bits import F16, F32, F64, U8, U16, U32, Array, ArrayFunction, constant
-from warploom.machine.numerics.floats import BF16, rectify
-from warploom.machine.numerics.rounding import round_bits
+from warploom.machine.numerics.rounding import rectify, round_bits
 
+BF16 = np.dtype(ml_dtypes.bfloat16)
 _F32 = ELEMENT_TYPES["f32"]
 _SIXTEEN = constant(16, U32)
 _LOW_HALF = constant(0xFFFF, U32)

@@ -10,7 +10,6 @@ Arguments are float32, float16 or bfloat16 numbers widened to float64. Errors st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from math import factorial, isqrt
@@ -107,45 +106,6 @@ def powers() -> _Powers:
     return _Powers(values, less_one, words, tuple(series), least, most, steps, shift, place, to_exponent)
 
 
-def exp2(x: Array) -> Array:
-    """2^x; arguments beyond ±1000 count as ±1000, whose powers every narrower type rounds to infinity and to zero."""
-    _, _, words, (c1, c2, _), least, most, steps, shift, place, to_exponent = powers()
-    scaled = np.maximum(x, least)
-    np.minimum(scaled, most, out=scaled)
-    scaled *= steps
-    whole = scaled + shift
-    index = whole.view(np.int64)
-    power = words[index & place]
-    power += index << to_exponent
-    whole -= shift
-    scaled -= whole
-    series = scaled * c2
-    series += c1
-    series *= scaled
-    value = power.view(np.float64)
-    series *= value
-    series += value
-    return series
-
-
-def tanh(x: Array) -> Array:
-    """The hyperbolic tangent: q / (q + 2), where q is e^(2|x|) - 1."""
-    values, less_one, _, (c1, c2, c3), _, _, _, shift, last, to_exponent = powers()
-    scaled = np.minimum(np.abs(x), 32.0)
-    scaled *= double_log2_e()
-    whole = scaled + shift
-    index = whole.view(np.int64)
-    place = index & last
-    scale = (((index - place) << to_exponent) + _ONE_WORD).view(np.float64)
-    whole -= shift
-    scaled -= whole
-    series = scaled * (c1 + scaled * (c2 + scaled * c3))
-    rest = less_one[place] + series * values[place]
-    grown = rest * scale + (scale - 1.0)
-    result: Array = np.copysign(grown / (grown + 2.0), x)
-    return result
-
-
 @cache
 def double_log2_e() -> float:
     """Steps of the table in 2 / ln 2."""
@@ -195,26 +155,6 @@ def logarithms() -> _Logarithms:
     return _Logarithms(np.array(inverses), np.array(negatives), tuple(series))
 
 
-def log2(x: Array) -> Array:
-    """The logarithm to base 2 of a number of at most 24 significant bits."""
-    inverses, negatives, series = logarithms()
-    bits = np.ascontiguousarray(x).view(np.int64)
-    above = bits - LOG_OFFSET
-    cell = (above >> (52 - LOG_BITS)) & (LOG_CELLS - 1)
-    exponent = above >> 52
-    r = (bits - (exponent << 52)).view(np.float64) * inverses.take(cell)
-    r -= 1.0  # exact, as the product of 24 and 11 bits is
-    total = r * series[-1]
-    for coefficient in series[-2::-1]:
-        total += coefficient
-        total *= r
-    total += negatives.take(cell) + exponent.astype(np.float64)
-    odd = ~((x > 0) & (x < np.inf))
-    if np.count_nonzero(odd):
-        total = np.where(odd, np.where(x == 0, -np.inf, np.where(x == np.inf, np.inf, np.nan)), total)
-    return total
-
-
 class _Circle(NamedTuple):
     """2^(e - 23) * 2 / pi modulo 4 in four parts for each exponent e from 0 on; the series of sine and cosine."""
 
@@ -252,54 +192,3 @@ def circle() -> _Circle:
 def quarter_turn() -> float:
     """Pi / 2."""
     return _float(_pi() // 2)
-
-
-def _reduced(x: Array) -> tuple[Array, Array]:
-    """Split x into n * pi / 2 + z with |z| at most pi / 4: z, and n modulo 4.
-
-    x is an integer of 24 bits times a power of two. Times 26 bits of 2 / pi it is exact, and so are the parts' sums
-    until the quarter turns are split off; what is lost afterwards is below 2^-76 of a quarter turn.
-    """
-    parts = circle().parts
-    size = np.abs(x)
-    plain = size < 0.75
-    size = np.where(plain | ~(size < np.inf), 1.0, size)
-    exponent = (size.view(np.int64) >> 52) - 1023
-    integer = (size.view(np.int64) - ((exponent - 23) << 52)).view(np.float64)
-    at = exponent - FIRST
-    turns = integer * parts[0].take(at)
-    turns -= 4.0 * np.rint(turns * 0.25)
-    turns += integer * parts[1].take(at)
-    quarters = np.rint(turns)
-    turns -= quarters
-    turns += integer * parts[2].take(at)
-    turns += integer * parts[3].take(at)
-    z = np.copysign(1.0, x) * (turns * quarter_turn())
-    n = np.where(np.signbit(x), -quarters, quarters)
-    return np.where(plain, x, np.where(np.abs(x) < np.inf, z, np.nan)), np.where(plain, 0.0, n).astype(np.int64) & 3
-
-
-def _evaluate(series: tuple[float, ...], square: Array) -> Array:
-    total = square * series[-1]
-    for coefficient in series[-2:0:-1]:
-        total += coefficient
-        total *= square
-    total += series[0]
-    return total
-
-
-def _circular(quarter: int) -> Callable[[Array], Array]:
-    """The sine of an angle so many quarter turns further."""
-
-    def function(x: Array) -> Array:
-        z, n = _reduced(x)
-        n = (n + quarter) & 3
-        square = z * z
-        sine, cosine = _evaluate(circle().sine, square) * z, _evaluate(circle().cosine, square)
-        value = np.where(n & 1, cosine, sine)
-        return np.where(n & 2, -value, value)
-
-    return function
-
-
-sin, cos = _circular(0), _circular(1)

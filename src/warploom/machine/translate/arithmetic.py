@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from warploom.machine import numerics
-from warploom.machine.translate.expressions import BITS, Writer, kind_of
+from warploom.machine.numerics.bits import INTEGERS
+from warploom.machine.semantics.functions import scalar_text
+from warploom.machine.translate.expressions import BITS, Writer, kind_of, literal
 from warploom.machine.translate.functions import fixed, on_arrays, on_scalars
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.syntax.model import Immediate, Pair, Register, Sink, Vector
@@ -34,7 +35,6 @@ _UFUNC = {
     "add": "add", "sub": "subtract", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
     "min": "minimum", "max": "maximum", "mul": "multiply",
 }  # fmt: skip
-_OPERATOR = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^", "mul": "*"}
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
 FAMILIES = frozenset(
     [
@@ -128,8 +128,11 @@ def _bits_out(op: Op) -> int:
 
 
 def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
-    function = w.names.function(on_arrays(op.family, signature_of(op)))
-    arguments = ", ".join(_argument(w, op, slot) for slot in slots)
+    types = tuple(type_of(op, slot) for slot in slots)
+    literals = tuple(_literal(op.operands[slot.name], type_) for slot, type_ in zip(slots, types, strict=True))
+    function = w.names.function(on_arrays(op.family, signature_of(op), types, literals))
+    given = [slot for slot, literal in zip(slots, literals, strict=True) if literal is None]
+    arguments = ", ".join(_argument(w, op, slot) for slot in given)
     type_ = op.type_of(op.form.slots[0])
     if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
         where = f", where={w.mask}" if w.mask else ""
@@ -138,76 +141,52 @@ def _call(w: Writer, op: Op, slots: list[Slot], out: object) -> None:
         w.put_array(out, f"{function}({arguments})", _bits_out(op))
 
 
-def _argument(w: Writer, op: Op, slot: Slot) -> str:
-    operand = op.operands[slot.name]
+def type_of(op: Op, slot: Slot) -> str:
+    """The type of an operand, empty for one that can only be a literal."""
     if slot.kind == "immediate":
-        assert isinstance(operand, Immediate)
-        return str(operand.value)
-    type_ = "pred" if slot.kind == "pred" else op.type_of(slot)
-    return w.array(operand, type_, "p" if type_ == "pred" else "u")
+        return ""
+    return "pred" if slot.kind == "pred" else op.type_of(slot)
+
+
+def _literal(operand: object, type_: str) -> int | None:
+    """The bits of an integer literal, for which a function of its own is made; None for other operands."""
+    if not isinstance(operand, Immediate) or (type_ and type_ not in _WHOLE):
+        return None
+    return literal(operand, type_) if type_ else operand.value
+
+
+def _argument(w: Writer, op: Op, slot: Slot) -> str:
+    type_ = type_of(op, slot)
+    return w.array(op.operands[slot.name], type_, "p" if type_ == "pred" else "u")
 
 
 def _scalar(w: Writer, op: Op, slots: list[Slot]) -> str:
     """A Python expression for the result of uniform operands."""
-    type_ = op["type"]
-    mask = (1 << BITS.get(type_, 64)) - 1
-    operands = [op.operands[slot.name] for slot in slots]
-    types = ["pred" if slot.kind == "pred" else op.type_of(slot) for slot in slots]
-    match op.family:
-        case "mov" | "cvta":
-            return w.scalar(operands[0], type_)
-        case "and" | "or" | "xor" if type_ in _WHOLE or type_ == "pred":
-            a, b = (w.scalar(o, type_) for o in operands)
-            return f"({a} {_OPERATOR[op.family]} {b})"
-        case "add" | "sub" if type_ in _WHOLE and not op["sat"]:
-            a, b = (w.scalar(o, type_) for o in operands)
-            return f"(({a} {_OPERATOR[op.family]} {b}) & {mask})"
-        case "mul" if op["mode"] == "lo":
-            a, b = (w.scalar(o, type_) for o in operands)
-            return f"(({a} * {b}) & {mask})"
-        case "mad" if op["mode"] == "lo":
-            a, b, c = (w.scalar(o, type_) for o in operands)
-            return f"(({a} * {b} + {c}) & {mask})"
-        case "mul" if op["mode"] == "wide":
-            read = w.signed if kind_of(type_) == "s" else w.scalar
-            a, b = (read(o, type_) for o in operands)
-            return f"(({a} * {b}) & {(1 << 2 * BITS[type_]) - 1})"
-        case "shl" if isinstance(operands[1], Immediate):
-            amount = operands[1].value
-            return f"(({w.scalar(operands[0], type_)} << {amount}) & {mask})" if 0 <= amount < BITS[type_] else "0"
-        case "shr" if isinstance(operands[1], Immediate) and 0 <= operands[1].value < BITS[type_]:
-            amount = operands[1].value
-            if kind_of(type_) == "s":
-                return f"(({w.signed(operands[0], type_)} >> {amount}) & {mask})"
-            return f"({w.scalar(operands[0], type_)} >> {amount})"
-        case "selp":
-            a, b, c = (w.scalar(o, t) for o, t in zip(operands, types, strict=True))
-            return f"({a} if {c} else {b})"
-        case "not" if type_ == "pred":
-            return f"(not {w.scalar(operands[0], type_)})"
-        case "cvt" if op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
-            return _whole_scalar(w, op)
-    function = w.names.function(on_scalars(op.family, signature_of(op), tuple(types)))
-    return f"{function}({', '.join(_scalar_argument(w, o, t) for o, t in zip(operands, types, strict=True))})"
+    if op.family in ("mov", "cvta"):
+        return w.scalar(op.operands[slots[0].name], op["type"])
+    types = tuple(type_of(op, slot) for slot in slots)
+    result = _scalar_text(w, op.family, signature_of(op), types, [op.operands[slot.name] for slot in slots])
+    out, type_ = op.operands["d"], op.type_of(op.form.slots[0])
+    if isinstance(out, Register) and kind_of(type_) == "s" and BITS[type_] < w.place(out).bits:
+        top = 1 << (BITS[type_] - 1)
+        return f"((({result} ^ {top}) - {top}) & {(1 << w.place(out).bits) - 1})"
+    return result
 
 
-def _scalar_argument(w: Writer, operand: object, type_: str) -> str:
-    return str(operand.value) if isinstance(operand, Immediate) and not type_ else w.scalar(operand, type_)
-
-
-def _whole_scalar(w: Writer, op: Op) -> str:
-    """Integer to integer: truncate, or extend by the source's sign, to the width of the destination register."""
-    destination, source = op["dtype"], op["atype"]
-    out = op.operands["d"]
-    wide = w.place(out).bits if isinstance(out, Register) else BITS[destination]
-    if kind_of(source) == "s" and BITS[source] < wide:
-        text = f"({w.signed(op.operands['a'], source)} & {(1 << BITS[destination]) - 1})"
-    else:
-        text = f"({w.scalar(op.operands['a'], source)} & {(1 << BITS[destination]) - 1})"
-    if kind_of(destination) == "s" and BITS[destination] < wide:
-        top = 1 << (BITS[destination] - 1)
-        return f"((({text} ^ {top}) - {top}) & {(1 << wide) - 1})"
-    return text
+def _scalar_text(
+    w: Writer, family: str, signature: dict[str, Any], types: tuple[str, ...], operands: list[object]
+) -> str:
+    """The semantics of a form on uniform operands: a short expression, or the call of a function."""
+    literals = tuple(_literal(operand, type_) for operand, type_ in zip(operands, types, strict=True))
+    given = [
+        w.scalar(operand, type_)
+        for operand, type_, known in zip(operands, types, literals, strict=True)
+        if known is None
+    ]
+    text = scalar_text(family, signature, types, literals, given)
+    if text is not None:
+        return text
+    return f"{w.names.function(on_scalars(family, signature, types, literals))}({', '.join(given)})"
 
 
 def _inline(w: Writer, op: Op) -> bool:
@@ -283,7 +262,7 @@ def _inline(w: Writer, op: Op) -> bool:
         choice = w.array(op.operands["c"], "pred")
         w.put_array(out, f"select({choice}, {a}, {b})", BITS[type_])
         return True
-    if family == "cvt" and op["dtype"] in numerics.INTEGERS and op["atype"] in numerics.INTEGERS and not op["sat"]:
+    if family == "cvt" and op["dtype"] in INTEGERS and op["atype"] in INTEGERS and not op["sat"]:
         return _whole_array(w, op, out, where)
     return False
 
@@ -319,11 +298,9 @@ def _setp(w: Writer, op: Op) -> None:
         _setp_packed(w, op, first, second)
         return
     simple = type_ in _WHOLE or (type_ == "f32" and comparison in ("lt", "le", "gt", "ge", "eq") and not op["ftz"])
-    if type_ in _WHOLE and w.uniform(a) and w.uniform(b) and comparison in _COMPARE:
-        signed = kind_of(type_) == "s" and comparison not in _UNSIGNED_COMPARE
-        read = w.signed if signed and comparison not in ("eq", "ne") else w.scalar
-        raw, uniform = f"({read(a, type_)} {_COMPARE[comparison]} {read(b, type_)})", True
-    elif simple and comparison in _COMPARE and not (w.uniform(a) and w.uniform(b)):
+    if w.uniform(a) and w.uniform(b):
+        raw, uniform = _scalar_text(w, "setp", _plain(op), (type_, type_), [a, b]), True
+    elif simple and comparison in _COMPARE:
         kind = (
             "u"
             if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne"))
@@ -336,18 +313,15 @@ def _setp(w: Writer, op: Op) -> None:
             w.emit(f"{ufunc}({left}, {right}, out={w.names.row(w.place(first))}{where})")
             return
         raw, uniform = f"{ufunc}({left}, {right})", False
-    elif w.uniform(a) and w.uniform(b):
-        function = w.names.function(on_scalars("setp", _plain(op), (type_, type_)))
-        raw, uniform = f"{function}({w.scalar(a, type_)}, {w.scalar(b, type_)})", True
     else:
-        function = w.names.function(on_arrays("setp", _plain(op)))
+        function = w.names.function(on_arrays("setp", _plain(op), (type_, type_)))
         raw, uniform = f"{function}({w.array(a, type_, 'u')}, {w.array(b, type_, 'u')})", False
     _combine(w, op, raw, uniform, first, second)
 
 
 def _setp_packed(w: Writer, op: Op, first: object, second: object) -> None:
     """Two comparisons at once: of the low halves into the first predicate, of the high halves into the second."""
-    function = w.names.function(on_arrays("setp", _plain(op)))
+    function = w.names.function(on_arrays("setp", _plain(op), (op["type"],) * 2))
     operator = {"and": "&", "or": "|", "xor": "^", "": ""}[op["bool"]]
     c = op.operands.get("c")
     w.emit(f"x0, x1 = {function}({', '.join(w.array(op.operands[name], op['type'], 'u') for name in 'ab')})")

@@ -259,13 +259,15 @@ class _Batch:
     def _call(self, out: list[Place]) -> None:
         """The exact function of `numerics`, which takes flat arrays."""
         w, arguments = self.w, list[str]()
-        for slot in self.slots:
+        types = tuple(alu.type_of(self.first, slot) for slot in self.slots)
+        literals = list[int | None]()
+        for slot, type_ in zip(self.slots, types, strict=True):
             operand = self.first.operands[slot.name]
             if slot.kind == "immediate":
                 assert isinstance(operand, Immediate)
-                arguments.append(str(operand.value))
+                literals.append(operand.value)
                 continue
-            type_ = "pred" if slot.kind == "pred" else self.first.type_of(slot)
+            literals.append(None)
             kind = "p" if type_ == "pred" else "u"
             rows = self._operand(slot, kind)
             if rows.whole:
@@ -277,7 +279,7 @@ class _Batch:
             w.names.bindings.setdefault(f"{spread}f", f"{spread}.reshape(-1)")
             w.emit(f"{spread}[...] = {rows.text}")
             arguments.append(f"{spread}f")
-        function = w.names.function(on_arrays(self.first.family, alu.signature_of(self.first)))
+        function = w.names.function(on_arrays(self.first.family, alu.signature_of(self.first), types, tuple(literals)))
         self._put(out, f"{function}({', '.join(arguments)}).reshape({self.count}, -1)")
 
     def _put(self, out: list[Place], text: str) -> None:

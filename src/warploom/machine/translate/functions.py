@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from warploom.machine import numerics
 from warploom.machine.numerics.bits import settle_lanes
 from warploom.machine.numerics.products import has_nan
+from warploom.machine.semantics.functions import Literals, Types, array_function, scalar_function
 from warploom.machine.tensor.register_rows import Rows, as_rows
 
 Recipe = tuple[Hashable, ...]
@@ -17,14 +17,14 @@ Recipe = tuple[Hashable, ...]
 _FIXED: dict[str, Any] = {"settle_nan": settle_lanes, "has_nan": has_nan, "Rows": Rows, "as_rows": as_rows}
 
 
-def on_arrays(family: str, signature: Mapping[str, Any]) -> Recipe:
+def on_arrays(family: str, signature: Mapping[str, Any], types: Types, literals: Literals = ()) -> Recipe:
     """The recipe of an instruction's function on arrays of lanes."""
-    return ("array", family, tuple(sorted(signature.items())))
+    return ("array", family, tuple(sorted(signature.items())), types, literals)
 
 
-def on_scalars(family: str, signature: Mapping[str, Any], types: tuple[str, ...]) -> Recipe:
+def on_scalars(family: str, signature: Mapping[str, Any], types: Types, literals: Literals = ()) -> Recipe:
     """The recipe of an instruction's function on Python integers."""
-    return ("scalar", family, tuple(sorted(signature.items())), types)
+    return ("scalar", family, tuple(sorted(signature.items())), types, literals)
 
 
 def fixed(name: str) -> Recipe:
@@ -43,8 +43,8 @@ def column(values: tuple[int, ...], bits: int, dtype: str) -> Recipe:
 
 
 _MAKERS: dict[str, Callable[..., Any]] = {
-    "array": lambda family, signature: numerics.array_function(family, dict(signature)),
-    "scalar": lambda family, signature, types: numerics.scalar_function(family, dict(signature), types),
+    "array": lambda family, signature, types, literals: array_function(family, dict(signature), types, literals),
+    "scalar": lambda family, signature, types, literals: scalar_function(family, dict(signature), types, literals),
     "fixed": _FIXED.__getitem__,
     "rows": lambda numbers: np.array(numbers, np.intp),
     "column": lambda values, bits, dtype: np.array(values, f"u{bits // 8}").view(dtype)[:, None],

@@ -34,9 +34,9 @@ from warploom.machine.engine.kernels import (
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import PIECE, Access
 from warploom.machine.engine.mma_kernels import ELEMENTS, WarpMma
-from warploom.machine.engine.semantics import semantics
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from warploom.machine.semantics.forms import semantics
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
 from warploom.machine.translate.native_copies import COPIES

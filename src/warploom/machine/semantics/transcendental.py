@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf, nan
 
-from warploom.machine.engine.vectors import Value
 from warploom.machine.numerics import transcendental as reference
 from warploom.machine.numerics.transcendental import FIRST, LOG_BITS, LOG_CELLS, LOG_OFFSET, SHIFT, STEPS, TO_EXPONENT
+from warploom.machine.semantics.vectors import Value
 
 _ONE_WORD = 1023 << 52
 _SIGN = 1 << 63
@@ -56,7 +56,7 @@ def log2(x: Value) -> Value:
         total = (total + coefficient) * r
     total = total + (x.ops.look_up("logarithms", cell, "f64") + x.ops.convert("from_signed", exponent, "f64"))
     special = x.eq(0.0).where(-inf, x.eq(inf).where(inf, nan, "f64"))
-    return (x.gt(0.0) & x.lt(inf)).where(total, special)
+    return (~(x.gt(0.0) & x.lt(inf))).rarely(special, total)
 
 
 def _reduced(x: Value) -> tuple[Value, Value]:

@@ -1,12 +1,15 @@
-"""Integer semantics: sums, products, quotients, shifts, bit fields, permutes and logic."""
+"""Integer semantics: sums, products, quotients, carries, shifts, bit fields, permutes, logic and SIMD video.
+
+Division and remainder by zero give all ones, as an H200 does; the ISA calls the value unspecified. Positions and
+lengths of fields are taken modulo 256, as the ISA's pseudocode does (an H200 does so for 32 bits and not for 64).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from warploom.machine.engine.vectors import UnsupportedError, Value
 from warploom.machine.numerics.bits import Signature
-from warploom.machine.numerics.scalar_fields import PRMT_BYTES
+from warploom.machine.semantics.vectors import Value
 
 Semantics = Callable[..., Value]
 
@@ -112,6 +115,34 @@ def multiply_add(narrow: bool) -> Callable[[Signature], Semantics]:
     return make
 
 
+def carried(name: str) -> Callable[[Signature], Callable[..., tuple[Value, Value]]]:
+    """The factory of add.cc, addc, sub.cc, subc, mad.cc and madc: (operands…[, carry]) → the result and its carry.
+
+    There is one adder: a subtraction adds the complement and a carry, so that its carry out means "no borrow". nvcc's
+    128-bit division reads it so, with `addc` behind `sub.cc`.
+    """
+    reads, subtracts = name in ("addc", "subc", "madc"), name.startswith("sub")
+
+    def make(signature: Signature) -> Callable[..., tuple[Value, Value]]:
+        product = _product(signature, signature["mode"]) if name.startswith("mad") else None
+
+        def whole(*operands: Value) -> tuple[Value, Value]:
+            a, b = (product(*operands[:2]), operands[2]) if product is not None else operands[:2]
+            before = a - b if subtracts else a + b
+            out = a.compare("uge", b) if subtracts else before.ult(a)
+            if not reads:
+                return before, out
+            if subtracts:
+                step = (~operands[-1]).zext(a.type)
+                return before - step, out & before.compare("uge", step)
+            result = before + operands[-1].zext(a.type)
+            return result, out | result.ult(before)
+
+        return whole
+
+    return make
+
+
 def sad(signature: Signature) -> Semantics:
     """(a, b, c) → c + |a - b|."""
     test = "slt" if _signed(signature) else "ult"
@@ -174,13 +205,15 @@ def cnot(signature: Signature) -> Semantics:
 def lop3(signature: Signature) -> Semantics:
     """(a, b, c, table) → the function with that truth table."""
 
+    def chosen(by: Value, one: Value, zero: Value) -> Value:
+        """`one` where a bit is set, else `zero`; folds to next to nothing where these are literals."""
+        return zero ^ (by & (one ^ zero))
+
     def whole(a: Value, b: Value, c: Value, table: Value) -> Value:
-        found = a.constant("i32", 0)
-        for row in range(8):
-            terms = [x if row >> bit & 1 else ~x for bit, x in ((2, a), (1, b), (0, c))]
-            chosen = 0 - ((table >> row) & 1)
-            found = found | (terms[0] & terms[1] & terms[2] & chosen)
-        return found
+        rows = [0 - ((table >> row) & 1) for row in range(8)]
+        for by in (c, b, a):
+            rows = [chosen(by, one, zero) for zero, one in zip(rows[::2], rows[1::2], strict=True)]
+        return rows[0]
 
     return whole
 
@@ -258,15 +291,20 @@ def brev(signature: Signature) -> Semantics:
 
 def bfe(signature: Signature) -> Semantics:
     """(a, b, c) → the field of c bits from bit b, extended by zeros or by its sign."""
-    if _signed(signature):
-        raise UnsupportedError("bfe")
 
-    def whole(a: Value, b: Value, c: Value) -> Value:
+    def unsigned(a: Value, b: Value, c: Value) -> Value:
         position, length = ((count & 0xFF).fit(a.type) for count in (b, c))
         ones = _left(a.constant(a.type, 1), length) - 1
         return _right(a, position) & ones
 
-    return whole
+    def signed(a: Value, b: Value, c: Value) -> Value:
+        position, length = (count & 0xFF for count in (b, c))
+        # Up against the top bit, then back down: a field that ends beyond the top is only shifted down.
+        up, down = (a.width - position - length).smax(0), (a.width - length).smax(position)
+        field = _left(a, up.fit(a.type)).ashr(down.umin(a.width - 1).fit(a.type))
+        return length.eq(0).where(0, field)
+
+    return signed if _signed(signature) else unsigned
 
 
 def bfi(signature: Signature) -> Semantics:
@@ -278,6 +316,64 @@ def bfi(signature: Signature) -> Semantics:
         return (b & ~ones) | (_left(a, position) & ones)
 
     return whole
+
+
+def bmsk(signature: Signature) -> Semantics:
+    """(a, b) → b ones from bit a."""
+    clamp = signature["mode"] == "clamp"
+
+    def whole(a: Value, b: Value) -> Value:
+        start, length = (x.umin(32) if clamp else x & 31 for x in (a, b))
+        ones = a.constant("i32", -1)
+        return _left(ones, start) & ~_left(ones, start + length)
+
+    return whole
+
+
+def szext(signature: Signature) -> Semantics:
+    """(a, b) → the low b bits of a, extended by zeros or by their sign."""
+    clamp, signed = signature["mode"] == "clamp", _signed(signature)
+
+    def whole(a: Value, b: Value) -> Value:
+        length = b.umin(32) if clamp else b & 31
+        shift = 32 - length
+        top = _left(a, shift)
+        return length.eq(0).where(0, top.ashr(shift & 31)) if signed else _right(top, shift)
+
+    return whole
+
+
+def fns(signature: Signature) -> Semantics:
+    """(mask, base, offset) → the position of the n-th set bit from base, upwards or downwards; all ones without one."""
+
+    def upwards(mask: Value, base: Value, steps: Value) -> Value:
+        """The position of the set bit that so many others precede, from base on; 32 without one."""
+        found = _left(_right(mask, base), base)
+        for step in range(31):
+            found = steps.compare("ugt", step).where(found & (found - 1), found)
+        return found.ops.unary("popcount", (found & (0 - found)) - 1)
+
+    def whole(mask: Value, base: Value, offset: Value) -> Value:
+        down = offset.slt(0)
+        steps = down.where(0 - offset, offset) - offset.ne(0).zext("i32")
+        turned = down.where(mask.ops.unary("reverse", mask), mask)
+        found = upwards(turned, down.where(31 - base.umin(31), base.umin(32)), steps)
+        place = down.where(31 - found, found)
+        missing = found.eq(32) | steps.compare("ugt", 31) | (offset.eq(0) & found.ne(base))
+        return missing.where(-1, place)
+
+    return whole
+
+
+_PRMT_BYTES = {
+    "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
+    "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
+    "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
+    "ecl": ((0, 1, 2, 3), (1, 1, 2, 3), (2, 2, 2, 3), (3, 3, 3, 3)),
+    "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
+    "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
+}
+"""The bytes of [b, a] that the bytes of the result take, by the two low bits of c."""
 
 
 def prmt(signature: Signature) -> Semantics:
@@ -296,7 +392,7 @@ def prmt(signature: Signature) -> Semantics:
 
     def tabled(a: Value, b: Value, c: Value) -> Value:
         found = a.constant("i32", 0)
-        for number, choices in enumerate(PRMT_BYTES[str(mode)]):
+        for number, choices in enumerate(_PRMT_BYTES[str(mode)]):
             selector = sum(choice << 4 * at for at, choice in enumerate(choices))
             found = (c & 3).eq(number).where(general(a, b, a.constant("i32", selector)), found)
         return found
@@ -304,17 +400,80 @@ def prmt(signature: Signature) -> Semantics:
     return tabled if mode else general
 
 
+def _part(x: Value, at: int, bits: int, signed: bool) -> Value:
+    """A part of a register of 32 bits, extended."""
+    top = x << (32 - bits - bits * at)
+    return top.ashr(32 - bits) if signed else top >> (32 - bits)
+
+
 def dp4a(signature: Signature) -> Semantics:
     """(a, b, c) → c plus the sum of four products of bytes."""
     a_signed, b_signed = signature["atype"] == "s32", signature["btype"] == "s32"
 
-    def byte(x: Value, at: int, signed: bool) -> Value:
-        top = x << (24 - 8 * at)
-        return top.ashr(24) if signed else top >> 24
-
     def whole(a: Value, b: Value, c: Value) -> Value:
         for at in range(4):
-            c = c + byte(a, at, a_signed) * byte(b, at, b_signed)
+            c = c + _part(a, at, 8, a_signed) * _part(b, at, 8, b_signed)
         return c
 
     return whole
+
+
+def dp2a(signature: Signature) -> Semantics:
+    """(a, b, c) → c plus the sum of two products of a's halves with the lower or upper bytes of b."""
+    a_signed, b_signed = signature["atype"] == "s32", signature["btype"] == "s32"
+    first = 0 if signature["mode"] == "lo" else 2
+
+    def whole(a: Value, b: Value, c: Value) -> Value:
+        for at in range(2):
+            c = c + _part(a, at, 16, a_signed) * _part(b, first + at, 8, b_signed)
+        return c
+
+    return whole
+
+
+def _average(x: Value, y: Value) -> Value:
+    """Half of the sum, where a half counts away from minus infinity only if the sum is not negative."""
+    total = x + y
+    return (total + total.slt(0).where(0, 1, "i32")).ashr(1)
+
+
+_VIDEO: dict[str, Semantics] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "avrg": _average,
+    "absdiff": lambda x, y: x.slt(y).where(y - x, x - y),
+    "min": lambda x, y: x.smin(y),
+    "max": lambda x, y: x.smax(y),
+}
+
+
+def video(name: str, count: int) -> Callable[[Signature], Semantics]:
+    """The factory of a SIMD video instruction: (a, b, c) → results part by part, or with `add` c plus all of them."""
+    bits = 32 // count
+
+    def make(signature: Signature) -> Semantics:
+        a_signed, b_signed = signature["atype"] == "s32", signature["btype"] == "s32"
+        top = 1 << (bits - 1)
+        least, most = (-top, top - 1) if signature.get("dtype") == "s32" else (0, 2 * top - 1)
+        adds, sat, test = signature.get("add"), signature.get("sat"), signature.get("cmp")
+
+        def one(x: Value, y: Value) -> Value:
+            if test is None:
+                return _VIDEO[name](x, y)
+            return x.compare(test if test in ("eq", "ne") else f"s{test}", y).zext("i32")
+
+        def whole(a: Value, b: Value, c: Value) -> Value:
+            found = c if adds else a.constant("i32", 0)
+            for at in range(count):
+                part = one(_part(a, at, bits, a_signed), _part(b, at, bits, b_signed))
+                if adds:
+                    found = found + part
+                    continue
+                if sat:
+                    part = part.smax(least).smin(most)
+                found = found | ((part & (2 * top - 1)) << bits * at)
+            return found
+
+        return whole
+
+    return make

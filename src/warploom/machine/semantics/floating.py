@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
-from warploom.machine.engine import transcendental
-from warploom.machine.engine.vectors import UnsupportedError, Value
 from warploom.machine.numerics.bits import Signature
+from warploom.machine.semantics import transcendental
+from warploom.machine.semantics.vectors import UnsupportedError, Value
 
 Semantics = Callable[..., Value]
 
@@ -29,7 +29,7 @@ def negated(x: Value) -> Value:
 
 def canonical(x: Value) -> Value:
     """The bits of an f32 result, every NaN being the one that the hardware writes."""
-    return x.is_nan.where(NAN_F32, x.bits)
+    return x.is_nan.rarely(NAN_F32, x.bits)
 
 
 def settled(x: Value, *operands: Value) -> Value:
@@ -37,14 +37,14 @@ def settled(x: Value, *operands: Value) -> Value:
     chosen = x.constant("i64", _NAN_F64)
     for operand in reversed(operands):
         chosen = operand.number.is_nan.where(operand | _QUIET_F64, chosen)
-    return x.is_nan.where(chosen, x.bits)
+    return x.is_nan.rarely(chosen, x.bits)
 
 
 def flushed(bits: Value) -> Value:
     """Subnormal f32 or f16 patterns as zeros of the same sign."""
     sign = _SIGN[bits.width]
     least = 1 << (23 if bits.width == 32 else 10)
-    return (bits & (sign - 1)).ult(least).where(bits & sign, bits)
+    return (bits & (sign - 1)).ult(least).rarely(bits & sign, bits)
 
 
 def odd_sum(left: Value, right: Value) -> Value:
@@ -81,7 +81,9 @@ def narrowed(x: Value, rounding: str) -> Value:
 
 
 def half_to_single(bits: Value) -> Value:
-    """f16 bits as the f32 with the same value; a NaN keeps its sign and payload."""
+    """f16 bits as the f32 with the same value; a NaN keeps its sign."""
+    if (found := bits.ops.from_half(bits)) is not None:
+        return found
     wide = bits.zext("i32")
     size = (wide & 0x7FFF) << 13
     rebased = size + (112 << 23)
@@ -94,6 +96,8 @@ def half_to_single(bits: Value) -> Value:
 
 def single_to_half(x: Value) -> Value:
     """f32 to f16 bits, to nearest even; NaN canonical."""
+    if (found := x.ops.to_half(x)) is not None:
+        return x.is_nan.rarely(0x7FFF, found)
     bits = x.bits
     size = bits & 0x7FFF_FFFF
     normal = (size + (((size >> 13) & 1) + 0xC800_0FFF)) >> 13
@@ -113,7 +117,7 @@ def single_to_brain(x: Value) -> Value:
     """f32 to bf16 bits, to nearest even; NaN canonical."""
     bits = x.bits
     code = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
-    return x.is_nan.where(0x7FFF, code).trunc("i16")
+    return x.is_nan.rarely(0x7FFF, code).trunc("i16")
 
 
 WIDEN: dict[str, Callable[[Value], Value]] = {
@@ -126,6 +130,13 @@ WIDEN: dict[str, Callable[[Value], Value]] = {
 def saturated(x: Value) -> Value:
     """A float cut to [0, 1]; NaN and negative zero are zero."""
     return x.gt(0.0).where(x.lt(1.0).where(x, 1.0), 0.0)
+
+
+def saturated_half(code: Value, name: str) -> Value:
+    """The same of f16 or bf16 bits."""
+    element = ELEMENT_TYPES[name]
+    one = element.bias << element.mantissa
+    return (code - 1).ult(element.infinity_code).where(code.umin(one), 0)
 
 
 def rectified(bits: Value) -> Value:
@@ -194,18 +205,28 @@ def mixed(operation: str) -> Callable[[Signature], Semantics]:
 
 
 def fused_single(a: Value, b: Value, c: Value) -> Value:
-    """One rounding of a × b + c in f32: the host's instruction, or rounding to odd in f64."""
+    """One rounding of a × b + c in f32: the host's instruction, or f64, in which the product is exact.
+
+    The sum in f64 is rounded to odd only where rounding it twice may mislead: where it is a midpoint of f32, or below
+    the normal numbers of f32.
+    """
     try:
         return a.ops.fused(a, b, c)
     except UnsupportedError:
-        return odd_sum(a.wide * b.wide, c.wide).narrow
+        product, addend = a.wide * b.wide, c.wide
+    total = product + addend
+    size = total.fabs()
+    doubtful = (total.bits & ((1 << 29) - 1)).eq(1 << 28) | (size.lt(_LEAST_F32) & size.gt(0.0))
+    return doubtful.rarely(odd_sum(product, addend).narrow, total.narrow)
 
 
 def flushed_result(result: Value, exact: Callable[[], Value], rounding: str) -> Value:
     """Zero where an f32 result is subnormal once rounded without a lower end of the exponent."""
     lifted = narrowed(exact() * _LIFT_F32, rounding).fabs()
-    small = ~result.fabs().gt(_LEAST_F32) & lifted.lt(_LEAST_F32 * _LIFT_F32) & result.eq(result)
-    return small.where(result.bits & _SIGN[32], result.bits).number
+    size = result.fabs()
+    small = lifted.lt(_LEAST_F32 * _LIFT_F32) & result.eq(result)
+    close = size.compare("le", _LEAST_F32) & size.gt(0.0)
+    return close.rarely(small.where(result.bits & _SIGN[32], result.bits), result.bits).number
 
 
 def _single(operation: str, rounding: str, signature: Signature) -> Semantics:
@@ -251,17 +272,40 @@ def _half(operation: str, rounding: str, signature: Signature) -> Semantics:
             lifted = half_to_single(
                 single_to_half(narrowed(exactly(*[value.wide for value in values]) * _LIFT_F16, "odd"))
             )
-            size = half_to_single(code).fabs()
-            small = ~size.gt(_LEAST_F16) & lifted.fabs().lt(_LEAST_F16 * _LIFT_F16) & size.eq(size)
-            code = small.where(code & 0x8000, code)
+            size = code & 0x7FFF
+            small = lifted.fabs().lt(_LEAST_F16 * _LIFT_F16)
+            code = (size - 1).ult(0x0400).rarely(small.where(code & 0x8000, code), code)
         if sat:
-            positive = (code - 1).ult(0x7C00)
-            code = positive.where(code.umin(0x3C00), 0)
+            code = saturated_half(code, "f16")
         if relu:
             code = rectified(code)
         return _zero_out_of_bounds(code, *operands[:2]) if oob else code
 
     return whole
+
+
+def _product_brain(a: Value, b: Value) -> Value:
+    """Exact in f32 unless subnormal there, where rounding to odd keeps the second rounding right."""
+    product = a * b
+    size = product.fabs()
+    exact = a.wide * b.wide
+    return (size.lt(_LEAST_F32) & exact.ne(0.0)).rarely(narrowed(exact, "odd"), product)
+
+
+def _fused_brain(a: Value, b: Value, c: Value) -> Value:
+    """Rounded to f32 first, which misleads only at a midpoint of bf16 that is not exact: there, rounded to odd."""
+    product, addend = a.wide * b.wide, c.wide
+    result = (product + addend).narrow
+    middle = (result.bits & 0xFFFF).eq(0x8000)
+    return middle.rarely(narrowed(odd_sum(product, addend), "odd"), result)
+
+
+_BRAIN: dict[str, Semantics] = {
+    "add": _NATIVE["add"],
+    "sub": _NATIVE["sub"],
+    "mul": _product_brain,
+    "fma": _fused_brain,
+}
 
 
 def _brain(operation: str, rounding: str, signature: Signature) -> Semantics:
@@ -271,11 +315,7 @@ def _brain(operation: str, rounding: str, signature: Signature) -> Semantics:
 
     def whole(*operands: Value) -> Value:
         values = [brain_to_single(bits) for bits in operands]
-        if operation in ("add", "sub"):
-            result = _NATIVE[operation](*values)
-        else:
-            result = narrowed(_EXACT[operation](*[value.wide for value in values]), "odd")
-        code = single_to_brain(result)
+        code = single_to_brain(_BRAIN[operation](*values))
         if relu:
             code = rectified(code)
         return _zero_out_of_bounds(code, *operands[:2]) if oob else code
@@ -285,7 +325,7 @@ def _brain(operation: str, rounding: str, signature: Signature) -> Semantics:
 
 def _zero_out_of_bounds(code: Value, a: Value, b: Value) -> Value:
     first, second = ELEMENT_TYPES["f16"].out_of_bounds
-    return (a.eq(first) | a.eq(second) | b.eq(first) | b.eq(second)).where(0, code)
+    return (a.eq(first) | a.eq(second) | b.eq(first) | b.eq(second)).rarely(0, code)
 
 
 def _double(operation: str) -> Semantics:
@@ -304,12 +344,12 @@ def _choose(name: str, a: Value, b: Value, propagate: bool) -> Value:
     first = a.lt(b) if name == "min" else a.gt(b)
     result = first.where(a.bits, b.bits)
     # Equal operands are the same bits or zeros of two signs, which the sign bits decide.
-    result = a.eq(b).where(a.bits | b.bits if name == "min" else a.bits & b.bits, result)
+    result = a.eq(b).rarely(a.bits | b.bits if name == "min" else a.bits & b.bits, result)
     if propagate:
-        result = b.is_nan.where(b.bits, result)
-        return a.is_nan.where(a.bits, result).number
-    result = b.is_nan.where(a.bits, result)
-    return a.is_nan.where(b.bits, result).number
+        result = b.is_nan.rarely(b.bits, result)
+        return a.is_nan.rarely(a.bits, result).number
+    result = b.is_nan.rarely(a.bits, result)
+    return a.is_nan.rarely(b.bits, result).number
 
 
 def extreme(name: str) -> Callable[[Signature], Semantics]:
@@ -357,7 +397,7 @@ def sign_change(name: str) -> Callable[[Signature], Semantics]:
             size = operand & (element.sign - 1)
             result = size if name == "abs" else operand ^ element.sign
             nan = size.compare("ugt", element.infinity_code)
-            return nan.where(bits | _QUIET_F64 if element.name == "f64" else element.nan_code, result)
+            return nan.rarely(bits | _QUIET_F64 if element.name == "f64" else element.nan_code, result)
 
         return whole
 
@@ -446,7 +486,7 @@ def _huge_divisors(quotient: Value, a: Value, b: Value) -> Value:
     size, top = b & 0x7FFF_FFFF, a & 0x7FFF_FFFF
     huge = size.compare("ugt", 0x7E80_0000) & size.ult(0x7F80_0000) & top.compare("ule", 0x7F80_0000)
     special = top.eq(0x7F80_0000).where(NAN_F32, (a ^ b) & _SIGN[32])
-    return huge.where(special, quotient)
+    return huge.rarely(special, quotient)
 
 
 def _function_half(name: str, type_: str) -> Semantics:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES
-from warploom.machine.engine import conversions, floating, whole
-from warploom.machine.engine.vectors import UnsupportedError, Value
+from warploom.hardware.dtypes import PACKED_TYPES
 from warploom.machine.numerics.bits import Signature, element_of
+from warploom.machine.semantics import conversions, floating, integers
+from warploom.machine.semantics.vectors import WIDTHS, UnsupportedError, Value
 from warploom.ptx.isa.table import BITS
 
 Results = tuple[Value, ...]
@@ -51,9 +51,18 @@ def _combined(signature: Signature, found: Value, c: Value | None) -> Value:
 
 
 def _setp(signature: Signature) -> Semantics:
-    """(a, b[, c]) → the comparison and its negation, both combined with c."""
-    if signature["type"] in PACKED_TYPES:
-        raise UnsupportedError("setp")
+    """(a, b[, c]) → the comparison and its negation, or of packed types those of the low and the high elements; both
+    combined with c.
+    """
+    packed = PACKED_TYPES.get(signature["type"])
+    if packed is not None:
+        test, inner = _comparison({**signature, "type": packed.element.name}), f"i{packed.field_bits}"
+
+        def both(a: Value, b: Value, c: Value | None = None) -> Results:
+            low, high = (test(*elements) for elements in zip(_halves(a, inner), _halves(b, inner), strict=True))
+            return _combined(signature, low, c), _combined(signature, high, c)
+
+        return both
     test = _comparison(signature)
 
     def pair(a: Value, b: Value, c: Value | None = None) -> Results:
@@ -63,18 +72,38 @@ def _setp(signature: Signature) -> Semantics:
     return pair
 
 
+def _halves(a: Value, inner: str) -> tuple[Value, Value]:
+    """The two elements of a packed register, the lower first."""
+    return a.trunc(inner), (a >> WIDTHS[inner]).trunc(inner)
+
+
 def _set(signature: Signature) -> Callable[..., Value]:
-    """(a, b[, c]) → all ones or zero in an integer type, 1.0 or 0.0 in a float type."""
-    target = signature["dtype"]
-    if signature["type"] in PACKED_TYPES or target in PACKED_TYPES:
+    """(a, b[, c]) → all ones or zero in an integer type, 1.0 or 0.0 in a float type; packed types by element.
+
+    The ISA names only 1.0f and 0xffffffff: u16 and s16 get 16 ones, and for a packed source each half is written.
+    """
+    source, target = PACKED_TYPES.get(signature["type"]), signature["dtype"]
+    fits = target in PACKED_TYPES or target in ("u32", "s32") if source else target not in PACKED_TYPES
+    if not fits:
         raise UnsupportedError("set")
-    test, element = _comparison(signature), ELEMENT_TYPES[target]
-    ones = {"f32": 0x3F80_0000, "f16": 0x3C00, "bf16": 0x3F80}.get(target, (1 << element.bits) - 1)
+    element = element_of(target)
+    bits = source.field_bits if source else element.bits
+    true = _ONES[element.name] if element.is_float else (1 << bits) - 1
+    test = _comparison({**signature, "type": source.element.name} if source else signature)
 
     def select(a: Value, b: Value, c: Value | None = None) -> Value:
-        return _combined(signature, test(a, b), c).where(ones, 0, f"i{element.bits}")
+        return _combined(signature, test(a, b), c).where(true, 0, f"i{bits}")
 
-    return select
+    def both(a: Value, b: Value, c: Value | None = None) -> Value:
+        inner = f"i{bits}"
+        low, high = (select(*pair, c) for pair in zip(_halves(a, inner), _halves(b, inner), strict=True))
+        return (high.zext(a.type) << bits) | low.zext(a.type)
+
+    return both if source else select
+
+
+_ONES = {"f32": 0x3F80_0000, "f16": 0x3C00, "bf16": 0x3F80}
+"""The bits of 1.0."""
 
 
 def _pack(signature: Signature) -> Callable[..., Value]:
@@ -106,34 +135,43 @@ def _slct(signature: Signature) -> Callable[..., Value]:
 
 
 _FACTORIES: dict[str, _Factory] = {
-    "add": _by_kind(whole.total("add"), floating.arithmetic("add")),
-    "sub": _by_kind(whole.total("sub"), floating.arithmetic("sub")),
-    "mul": _by_kind(whole.multiply(narrow=False), floating.arithmetic("mul")),
-    "mad": _by_kind(whole.multiply_add(narrow=False), floating.arithmetic("fma")),
+    "add": _by_kind(integers.total("add"), floating.arithmetic("add")),
+    "sub": _by_kind(integers.total("sub"), floating.arithmetic("sub")),
+    "mul": _by_kind(integers.multiply(narrow=False), floating.arithmetic("mul")),
+    "mad": _by_kind(integers.multiply_add(narrow=False), floating.arithmetic("fma")),
     "fma": floating.arithmetic("fma"),
     **{f"{name}.mixed": floating.mixed(name) for name in ("add", "sub", "mul", "fma")},
-    "mul24": whole.multiply(narrow=True),
-    "mad24": whole.multiply_add(narrow=True),
-    "sad": whole.sad,
-    "div": _by_kind(whole.quotient("div"), floating.function("div")),
-    "rem": whole.quotient("rem"),
-    "abs": _by_kind(whole.absolute, floating.sign_change("abs")),
-    "neg": _by_kind(whole.negate, floating.sign_change("neg")),
-    **{name: _by_kind(whole.extreme(name), floating.extreme(name)) for name in ("min", "max")},
-    **{name: whole.logic(name) for name in ("and", "or", "xor", "not")},
-    "cnot": whole.cnot,
-    "lop3": whole.lop3,
-    "shl": whole.shift_left,
-    "shr": whole.shift_right,
-    "shf": whole.funnel,
-    "popc": whole.popc,
-    "clz": whole.clz,
-    "bfind": whole.bfind,
-    "brev": whole.brev,
-    "bfe": whole.bfe,
-    "bfi": whole.bfi,
-    "prmt": whole.prmt,
-    "dp4a": whole.dp4a,
+    "mul24": integers.multiply(narrow=True),
+    "mad24": integers.multiply_add(narrow=True),
+    "sad": integers.sad,
+    "div": _by_kind(integers.quotient("div"), floating.function("div")),
+    "rem": integers.quotient("rem"),
+    "abs": _by_kind(integers.absolute, floating.sign_change("abs")),
+    "neg": _by_kind(integers.negate, floating.sign_change("neg")),
+    **{name: _by_kind(integers.extreme(name), floating.extreme(name)) for name in ("min", "max")},
+    **{name: integers.logic(name) for name in ("and", "or", "xor", "not")},
+    "cnot": integers.cnot,
+    "lop3": integers.lop3,
+    "shl": integers.shift_left,
+    "shr": integers.shift_right,
+    "shf": integers.funnel,
+    "popc": integers.popc,
+    "clz": integers.clz,
+    "bfind": integers.bfind,
+    "brev": integers.brev,
+    "bfe": integers.bfe,
+    "bfi": integers.bfi,
+    "bmsk": integers.bmsk,
+    "szext": integers.szext,
+    "fns": integers.fns,
+    "prmt": integers.prmt,
+    "dp4a": integers.dp4a,
+    "dp2a": integers.dp2a,
+    **{
+        f"v{name}{count}": integers.video(name, count)
+        for name in ("add", "sub", "avrg", "absdiff", "min", "max", "set")
+        for count in (2, 4)
+    },
     **{name: floating.function(name) for name in ("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")},
     "copysign": floating.copysign,
     "testp": floating.testp,
@@ -144,11 +182,12 @@ _FACTORIES: dict[str, _Factory] = {
     "mov.pack": _pack,
     "cvt": conversions.convert,
     "cvt.pair": conversions.convert_pair,
+    "cvt.pack": conversions.pack,
 }
 _PACKABLE = frozenset({"f16x2", "bf16x2", "f32x2", "u16x2", "s16x2"})
-_BY_ELEMENT = frozenset(
-    {"add", "sub", "mul", "mad", "fma", "min", "max", "abs", "neg", "ex2", "tanh"}
-)  # the families whose packed forms work on each element
+BY_ELEMENT = frozenset({"add", "sub", "mul", "mad", "fma", "min", "max", "abs", "neg", "ex2", "tanh"})
+"""The families whose packed forms work on each element."""
+_WITH_CARRY = {name: integers.carried(name) for name in ("add.cc", "addc", "sub.cc", "subc", "mad.cc", "madc")}
 
 
 def _per_element(factory: _Factory, signature: Signature) -> Callable[..., Value]:
@@ -166,15 +205,17 @@ def _per_element(factory: _Factory, signature: Signature) -> Callable[..., Value
 
 
 @lru_cache(maxsize=4096)
-def _semantics(family: str, modifiers: tuple[tuple[str, str], ...]) -> Semantics | None:
+def _meaning(family: str, modifiers: tuple[tuple[str, str], ...]) -> Semantics | None:
     signature: dict[str, Any] = dict(modifiers)
     try:
         if family == "setp":
             return _setp(signature)
         if family == "mov.unpack":
             return _unpack(signature)
+        if family in _WITH_CARRY:
+            return _carried(family, signature)
         factory, type_ = _FACTORIES[family], signature.get("type", "")
-        if type_ in PACKED_TYPES and family in _BY_ELEMENT:
+        if type_ in PACKED_TYPES and family in BY_ELEMENT:
             if type_ not in _PACKABLE:
                 return None
             one = _per_element(factory, signature)
@@ -185,9 +226,23 @@ def _semantics(family: str, modifiers: tuple[tuple[str, str], ...]) -> Semantics
     return lambda *operands: (one(*operands),)
 
 
+def _carried(family: str, signature: Signature) -> Semantics:
+    both = _WITH_CARRY[family](signature)
+    writes = family.endswith(".cc") or signature.get("cc")
+    return both if writes else lambda *operands: both(*operands)[:1]
+
+
+def meaning(family: str, signature: Signature) -> Semantics | None:
+    """The function of a form, from its operands to its results; None for a form that has none in the vector language.
+
+    A carry is the last operand and the second result.
+    """
+    return _meaning(family, tuple(sorted(signature.items())))
+
+
 def semantics(family: str, signature: Signature) -> Semantics | None:
-    """The function of a form, from its operands to its results; None for a form that only the reference executes."""
-    return _semantics(family, tuple(sorted(signature.items())))
+    """The function of a form that can have a native kernel: those with a carry keep a flag for each thread."""
+    return None if family in _WITH_CARRY else meaning(family, signature)
 
 
 FAMILIES = frozenset({*_FACTORIES, "setp", "mov.unpack"})

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.machine.engine.tables import TABLES
-from warploom.machine.engine.vectors import WIDTHS, Ops, UnsupportedError, Value
+from warploom.machine.semantics.tables import TABLES
+from warploom.machine.semantics.vectors import WIDTHS, Ops, UnsupportedError, Value
 
 Array = npt.NDArray[Any]
 

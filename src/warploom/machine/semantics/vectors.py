@@ -44,11 +44,18 @@ class Ops(ABC):
 
     @abstractmethod
     def compare(self, name: str, a: Value, b: Value) -> Value:
-        """Integers: eq, ne, ult, ule, ugt, uge, slt, sle, sgt, sge. Floats: eq, lt, le, gt, ge, false for NaN."""
+        """Integers: eq, ne, ult, ule, ugt, uge, slt, sle, sgt, sge.
+
+        Floats: eq, lt, le, gt, ge, which are false for NaN, and ne, which is true.
+        """
 
     @abstractmethod
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """The first value where the condition holds, else the second."""
+
+    def select_rarely(self, condition: Value, yes: Value, no: Value) -> Value:
+        """The same, where the condition seldom holds in any lane: a lowering may compute the first value only then."""
+        return self.select(condition, yes, no)
 
     @abstractmethod
     def convert(self, name: str, a: Value, type_: str) -> Value:
@@ -60,6 +67,14 @@ class Ops(ABC):
     @abstractmethod
     def fused(self, a: Value, b: Value, c: Value) -> Value:
         """A × b + c with one rounding; UnsupportedError where the host has no such instruction."""
+
+    def from_half(self, a: Value) -> Value | None:
+        """The f32 that f16 bits (i16) stand for, of NaN one with its sign; None without such an operation."""
+        return None
+
+    def to_half(self, a: Value) -> Value | None:
+        """The bits of the f16 nearest to an f32, ties to even; any for NaN; None without such an operation."""
+        return None
 
     @abstractmethod
     def look_up(self, table: str, index: Value, type_: str) -> Value:
@@ -135,7 +150,7 @@ class Value:
     def eq(self, other: Value | float) -> Value:
         return self.compare("eq", other)
 
-    def ne(self, other: Value | int) -> Value:
+    def ne(self, other: Value | float) -> Value:
         return self.compare("ne", other)
 
     def lt(self, other: Value | float) -> Value:
@@ -153,13 +168,18 @@ class Value:
 
     @property
     def is_nan(self) -> Value:
-        return ~self.eq(self)
+        return self.compare("ne", self)
 
     def where(self, yes: Value | float, no: Value | float, type_: str = "") -> Value:
         """A choice by this condition; `type_` is needed where both are numbers."""
         first = yes if isinstance(yes, Value) else self.ops.constant(type_ or no.type, yes)  # type: ignore[union-attr]
         second = no if isinstance(no, Value) else self.ops.constant(first.type, no)
         return self.ops.select(self, first, second)
+
+    def rarely(self, yes: Value | float, no: Value) -> Value:
+        """A choice by this condition, which seldom holds in any lane."""
+        first = yes if isinstance(yes, Value) else self.ops.constant(no.type, yes)
+        return self.ops.select_rarely(self, first, no)
 
     def zext(self, type_: str) -> Value:
         return self if type_ == self.type else self.ops.convert("zext", self, type_)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
-from warploom.machine.engine.floating import (
+from warploom.machine.numerics.bits import Signature
+from warploom.machine.semantics.floating import (
     NAN_F32,
     brain_to_single,
     canonical,
@@ -15,16 +16,17 @@ from warploom.machine.engine.floating import (
     narrowed,
     rectified,
     saturated,
+    saturated_half,
     settled,
     single_to_brain,
     single_to_half,
 )
-from warploom.machine.engine.vectors import UnsupportedError, Value
-from warploom.machine.numerics.bits import Signature
+from warploom.machine.semantics.vectors import UnsupportedError, Value
 
 Semantics = Callable[..., Value]
 
 _INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+_DIRECTIONS = frozenset({"rn", "rz", "rm", "rp"})
 _HALVES: dict[str, Callable[[Value], Value]] = {"f16": single_to_half, "bf16": single_to_brain}
 
 
@@ -49,6 +51,20 @@ def convert_pair(signature: Signature) -> Semantics:
     return lambda a, b: (one(a).zext("i32") << 16) | one(b).zext("i32")
 
 
+def pack(signature: Signature) -> Semantics:
+    """`cvt.pack`: (a, b[, c]) → a and b cut to the type's range, a above b, over the low bits of c shifted up."""
+    name = signature["dtype"]
+    bits, signed = int(name[1:]), name[0] == "s"
+    least, most = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+
+    def whole(a: Value, b: Value, c: Value | None = None) -> Value:
+        upper, lower = (operand.smax(least).smin(most) & ((1 << bits) - 1) for operand in (a, b))
+        found = (upper << bits) | lower
+        return found if c is None else found | (c << 2 * bits)
+
+    return whole
+
+
 def _from_integer(target: ElementType, source: ElementType, signature: Signature) -> Semantics:
     signed, wide = source.is_signed, f"i{max(source.bits, target.storage_bits)}"
     if not target.is_float:
@@ -64,7 +80,7 @@ def _from_integer(target: ElementType, source: ElementType, signature: Signature
 
         return cut
     rounding = signature.get("rnd") or "rn"
-    if target.name not in ("f32", "f64") and rounding != "rn":
+    if rounding not in _DIRECTIONS or (target.name not in ("f32", "f64") and rounding != "rn"):
         raise UnsupportedError("cvt")
     if target.name == "f64" and source.bits == 64 and rounding != "rn":
         raise UnsupportedError("cvt")
@@ -81,9 +97,7 @@ def _from_integer(target: ElementType, source: ElementType, signature: Signature
             single = narrowed(number, rounding)
             return (saturated(single) if signature.get("sat") else single).bits
         code = _HALVES[target.name](narrowed(number, "odd"))
-        if signature.get("sat"):
-            raise UnsupportedError("cvt")
-        return code
+        return saturated_half(code, target.name) if signature.get("sat") else code
 
     return whole
 
@@ -105,11 +119,10 @@ def _to_integer(target: ElementType, source: ElementType, signature: Signature) 
     def whole(a: Value) -> Value:
         number = _double(a, source.name, bool(ftz))
         value = a.ops.unary(integral, number)
-        inside = value.compare("ge", least) & value.lt(beyond)
-        found = a.ops.convert(name, inside.where(value, 0.0), "i64")
-        found = value.compare("ge", beyond).where(target.high, found)
-        found = value.lt(least).where(target.low, found)
-        return value.is_nan.where(nan, found).fit(f"i{target.bits}")
+        outside = ~(value.compare("ge", least) & value.lt(beyond))
+        found = a.ops.convert(name, outside.rarely(0.0, value), "i64")
+        limit = value.lt(least).where(target.low, value.is_nan.where(nan, target.high, "i64"))
+        return outside.rarely(limit, found).fit(f"i{target.bits}")
 
     return whole
 
@@ -134,13 +147,13 @@ def _between(target: str, source: str, signature: Signature) -> Semantics:
     if ftz and "f32" not in (target, source):
         raise UnsupportedError("cvt")
     base = _base(target, source, rounding, finite, ftz)
-    if sat and target not in ("f32", "f64"):
+    if sat and target not in ("f16", "bf16", "f32", "f64"):
         raise UnsupportedError("cvt")
 
     def whole(bits: Value) -> Value:
         result = base(canonical(flushed(bits).number) if ftz and source == "f32" else bits)
         if sat:
-            result = saturated(result.number).bits
+            result = saturated_half(result, target) if target in _HALVES else saturated(result.number).bits
         return rectified(result) if relu else result
 
     return whole
@@ -149,6 +162,8 @@ def _between(target: str, source: str, signature: Signature) -> Semantics:
 def _base(target: str, source: str, rounding: str, finite: bool, ftz: bool) -> Semantics:
     if target == source:
         return _same(target, rounding)
+    if rounding not in _DIRECTIONS and target != "tf32":
+        raise UnsupportedError("cvt")
     match source, target:
         case "f32", "tf32" if not finite:
             return _to_tf32(rounding)
@@ -161,7 +176,7 @@ def _base(target: str, source: str, rounding: str, finite: bool, ftz: bool) -> S
         case "f32", ("f16" | "bf16") if rounding == "rn":
             return _limited(_HALVES[target], target) if finite else lambda bits: _HALVES[target](bits.number)
         case "f32", "bf16" if rounding == "rz" and not finite:
-            return lambda bits: bits.number.is_nan.where(0x7FFF, bits >> 16).trunc("i16")
+            return lambda bits: bits.number.is_nan.rarely(0x7FFF, bits >> 16).trunc("i16")
         case ("f16", "bf16") | ("bf16", "f16") if rounding == "rn" and not finite:
             widen = half_to_single if source == "f16" else brain_to_single
             return lambda bits: _HALVES[target](widen(bits))
@@ -183,7 +198,7 @@ def _quieted(single: Value) -> Value:
     bits = single.bits
     sign, payload = (bits & 0x8000_0000).zext("i64") << 32, (bits & 0x7F_FFFF).zext("i64") << 29
     nan = sign | payload | (0x7FF8 << 48)
-    return single.is_nan.where(nan, single.wide.bits)
+    return single.is_nan.rarely(nan, single.wide.bits)
 
 
 def _limited(function: Callable[[Value], Value], name: str) -> Semantics:
@@ -192,7 +207,7 @@ def _limited(function: Callable[[Value], Value], name: str) -> Semantics:
 
     def whole(bits: Value) -> Value:
         code = function(bits.number)
-        return (code & 0x7FFF).eq(element.infinity_code).where(code - 1, code)
+        return (code & 0x7FFF).eq(element.infinity_code).rarely(code - 1, code)
 
     return whole
 
@@ -205,7 +220,7 @@ def _double_to_single(bits: Value, rounding: str, ftz: bool) -> Value:
     # A NaN keeps its sign and the top of its payload, and becomes quiet.
     sign = (bits >> 32).trunc("i32") & 0x8000_0000
     payload = (bits >> 29).trunc("i32") & 0x7F_FFFF
-    return value.is_nan.where(sign | payload | 0x7FC0_0000, result.bits)
+    return value.is_nan.rarely(sign | payload | 0x7FC0_0000, result.bits)
 
 
 def _same(name: str, rounding: str) -> Semantics:
@@ -238,6 +253,6 @@ def _to_tf32(rounding: str) -> Semantics:
         result = special.where(bits, result) & 0xFFFF_E000
         if rounding == "rna":
             return result
-        return bits.number.is_nan.where(NAN_F32 & 0xFFFF_E000, result)
+        return bits.number.is_nan.rarely(NAN_F32 & 0xFFFF_E000, result)
 
     return whole
