@@ -70,7 +70,14 @@ _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
 """
 _PROBE = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 {magic}\n}}\n"
 _MAGIC = 0x5741_5250
-_PACKAGES = ("machine.engine", "machine.routines", "machine.semantics", "machine.numerics", "machine.memory", "hardware")
+_PACKAGES = (
+    "machine.engine",
+    "machine.routines",
+    "machine.semantics",
+    "machine.numerics",
+    "machine.memory",
+    "hardware",
+)
 _LEVEL = 2
 """LLVM's level of code generation; the text needs no optimisation passes."""
 
