@@ -110,6 +110,6 @@ def _semantics(family: str) -> str:
     from warploom.machine.translate.blocks import WRITERS
 
     if family in arithmetic.FAMILIES:
-        return f"{arithmetic.__name__}, with the functions of warploom.machine.numerics"
+        return f"{arithmetic.__name__}, with the semantics of warploom.machine.semantics"
     meaning = WRITERS.get(family) or MEANINGS[family]
     return f"{meaning.__module__}.{meaning.__qualname__}"

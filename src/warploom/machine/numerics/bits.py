@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, storage_of
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType
 from warploom.machine.numerics.products import has_nan
 
 Array = npt.NDArray[Any]
 ArrayFunction = Callable[..., Any]
-ScalarFunction = Callable[..., Any]
 Signature = Mapping[str, Any]
 Factory = Callable[[Signature], ArrayFunction]
 
@@ -65,11 +64,6 @@ def is_signed(type_name: str) -> bool:
     return element_of(type_name).is_signed
 
 
-def bits_of(type_name: str) -> int:
-    """The width of a register of a type."""
-    return 1 if type_name == "pred" else 8 * storage_of(type_name).itemsize
-
-
 def signed_view(type_name: str) -> np.dtype[Any]:
     """The NumPy type that reads a register's bits as the numbers of an integer type."""
     storage = element_of(type_name).storage
@@ -84,14 +78,6 @@ def any_nan(values: Array) -> bool:
 _NAN_F32 = ELEMENT_TYPES["f32"].nan_code
 _NAN_F64 = ELEMENT_TYPES["f64"].nan_code
 _QUIET_F64 = constant(1 << (ELEMENT_TYPES["f64"].mantissa - 1), U64)
-
-
-def settle_f32(values: Array) -> Array:
-    """The bits of single-precision results, every NaN being the one that the hardware writes."""
-    bits = values.view(U32)
-    if any_nan(values):
-        bits[np.isnan(values)] = _NAN_F32
-    return bits
 
 
 def settle_lanes(values: Array, mask: Array | None) -> None:

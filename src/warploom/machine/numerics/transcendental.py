@@ -1,11 +1,6 @@
-"""Exponential, logarithm, sine, cosine and hyperbolic tangent in float64: the same bits on every host.
+"""Tables and coefficients of the transcendental functions (`machine/semantics/transcendental.py`).
 
-NumPy takes these from the host's math library or from vector code chosen by the CPU, which differ in the last bits.
-Here they are made of additions, multiplications, divisions, integer operations and table look-ups, which IEEE 754
-defines to the bit. Tables and coefficients come from integer arithmetic at first use.
-
-Arguments are float32, float16 or bfloat16 numbers widened to float64. Errors stay below 2^-48 relative to the result
-(2^-46 for sine and cosine near their zeros), so that a result rounded to float32 is nearly always the nearest.
+They come from integer arithmetic at first use, so that they are the same on every host.
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ STEPS = 1 << STEPS_BITS
 SHIFT = 1.5 * 2.0**52
 """Added to a small number, it rounds it to an integer, which the low bits of the sum then hold."""
 TO_EXPONENT = 52 - STEPS_BITS
-_ONE_WORD = 1023 << 52
 
 
 def _float(value: int) -> float:
@@ -62,21 +56,15 @@ def _ln2() -> int:
 
 
 class _Powers(NamedTuple):
-    """The table of 2^(i / STEPS) for i below STEPS, and constants as arrays, which NumPy takes faster."""
+    """The table of 2^(i / STEPS) for i below STEPS."""
 
     values: NDArray[np.float64]
     less_one: NDArray[np.float64]
     """The values less one, which have more bits then."""
     words: NDArray[np.int64]
     """The values' words less i << TO_EXPONENT: with n << TO_EXPONENT added, that of 2^(n / STEPS)."""
-    series: tuple[Array, ...]
+    series: tuple[float, ...]
     """The coefficients of 2^(r / STEPS) - 1 from r on."""
-    least: Array
-    most: Array
-    steps: Array
-    shift: Array
-    place: Array
-    to_exponent: Array
 
 
 _TABLE_BITS = 128
@@ -100,10 +88,8 @@ def powers() -> _Powers:
     series, power = [], _ONE
     for k in range(1, 4):
         power = power * step >> _BITS
-        series.append(np.array(_float(power // factorial(k))))
-    least, most, steps, shift = (np.array(value) for value in (-1000.0, 1000.0, float(STEPS), SHIFT))
-    place, to_exponent = np.array(STEPS - 1), np.array(TO_EXPONENT)
-    return _Powers(values, less_one, words, tuple(series), least, most, steps, shift, place, to_exponent)
+        series.append(_float(power // factorial(k)))
+    return _Powers(values, less_one, words, tuple(series))
 
 
 @cache

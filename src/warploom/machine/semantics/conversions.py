@@ -1,4 +1,8 @@
-"""Conversions among integers, f16, bf16, tf32, f32 and f64."""
+"""Conversions among integers, f16, bf16, tf32, f32 and f64.
+
+Where the ISA is silent they do what an H200 does: f32 NaNs that come from bf16 keep their payload unless `.ftz` is
+given, doubles keep sign and payload of a NaN, and `cvt.rna.tf32` truncates NaNs instead of making them canonical.
+"""
 
 from __future__ import annotations
 

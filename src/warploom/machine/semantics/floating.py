@@ -1,7 +1,17 @@
 """Floating-point semantics: sums, products, extremes, comparisons, division, roots, signs.
 
-The same results as `machine/numerics`, which explains why they are right: single precision is rounded once, by way of
-f64 and rounding to odd where one f32 operation is not enough; NaNs are those that an H200 writes.
+Single precision goes through f64, with rounding to odd, where one f32 operation is not enough: an inexact sum gets an
+odd last bit, so that it can sit neither on a representable value nor on a midpoint, and the second rounding is right.
+Half precision computes in f32, whose rounding does no harm (24 ≥ 2·11 + 2 bits for sums and products of f16). In f64
+the quotient or root of f32 numbers lies on the right side of every f32 and midpoint. The ISA leaves f32 and half NaNs
+unspecified and says only that `.ftz` flushes subnormal results: a result is flushed when it is subnormal after
+rounding as if the exponent had no lower end. Both are what an H200 does.
+
+The approximate forms (`.approx`, `.full`) are computed in f64 and rounded to nearest: closer than the ISA asks, so
+that a kernel may differ from a GPU by the GPU's own error. Seen on an H200 for normal arguments and results: rcp,
+sqrt and rsqrt one unit in the last place, ex2 two, tanh 2^-16 relative, lg2 and (over a few turns) sin and cos about
+1e-6 absolute. Special values are the ISA's; sin and cos of huge arguments, for which the ISA promises nothing, are
+those of the exact argument.
 """
 
 from __future__ import annotations

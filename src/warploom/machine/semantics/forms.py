@@ -1,4 +1,4 @@
-"""The semantics of every form that the engine executes: a family and its modifiers to a function of values."""
+"""The semantics of instruction forms: a family and its modifiers to a function of values."""
 
 from __future__ import annotations
 

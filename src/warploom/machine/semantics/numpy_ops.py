@@ -1,4 +1,4 @@
-"""The vector language on NumPy arrays: the reference of the engine's semantics."""
+"""The vector language on NumPy arrays, one operation at once: for literals, and for tests of the other lowerings."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """The vector language of instruction semantics: typed values of all lanes, and the operations on them.
 
-The arithmetic of an instruction is written once, as a Python function of `Value`s. The operations of a value belong to
-a lowering (`Ops`): `NumpyOps` computes arrays, `LlvmOps` writes LLVM text. Every operation is one that IEEE 754 or
-integer arithmetic defines to the bit: there is no call of a math library, no contraction and no reassociation.
+The arithmetic of an instruction is written once, as a Python function of `Value`s. The operations of a value belong
+to a lowering (`Ops`): `GraphOps` collects them for NumPy and Python source, `LlvmOps` writes LLVM text. Every
+operation is one that IEEE 754 or integer arithmetic defines to the bit: there is no call of a math library, no
+contraction and no reassociation.
 
-Types are `i1` (predicates), `i8`, `i16`, `i32`, `i64`, `f32` and `f64`. Integers have no sign; an operation that needs
-one names it. Shift counts must be below the width. Integer divisors must not be zero. Conversions to integers must be
-in range. The semantics select such operands first, as PTX defines the results.
+Types are `i1` (predicates), `i8`, `i16`, `i32`, `i64`, `f32` and `f64`. Integers have no sign; an operation that
+needs one names it. Shift counts must be below the width. Integer divisors must not be zero. Conversions to integers
+must be in range. The semantics select such operands first, as PTX defines the results.
 """
 
 from __future__ import annotations

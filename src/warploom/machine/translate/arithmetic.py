@@ -1,7 +1,7 @@
 """Translation of arithmetic into Python source.
 
 Where every operand is uniform the result is a Python expression; common vector forms are one ufunc call into the
-destination row; everything else calls the exact function of `numerics`.
+destination row; everything else calls a function that is made from its semantics.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def write(w: Writer, op: Op) -> None:
 
 
 def signature_of(op: Op) -> dict[str, Any]:
-    """The modifiers of an instruction as `numerics` takes them."""
+    """The modifiers of an instruction, without those that are absent."""
     return {name: text for name, text in op.modifiers.items() if text is not None}
 
 

@@ -257,7 +257,7 @@ class _Batch:
             w.emit(f"F{out[0].file}[{self._index(out)}] = {unsigned}")
 
     def _call(self, out: list[Place]) -> None:
-        """The exact function of `numerics`, which takes flat arrays."""
+        """The function of the form, which takes flat arrays."""
         w, arguments = self.w, list[str]()
         types = tuple(alu.type_of(self.first, slot) for slot in self.slots)
         literals = list[int | None]()
