@@ -23,6 +23,15 @@ MORE = {
     st.shared.u32 [%r5], %r4; and.b32 %r6, %r0, 1; st.shared.u32 [%r5+64], %r6; st.shared.u32 [%r5+64], %r0;
     bar.sync 0; ld.shared.u32 %r7, [%r5+64]; st.shared.u32 [sh+128], %r7; ld.shared.u32 %r8, [sh+128];
     st.global.v2.u32 [%rd0], {%r7, %r8}; st.global.v2.u32 [%rd0], {%r7, %r8};""",
+    "stores of neighbours to one place": """
+    mov.u32 %r3, sh; shr.b32 %r4, %r0, 5; mad.lo.u32 %r5, %r4, 4, %r3; st.shared.u32 [%r5], %r4;
+    st.shared.u32 [%r5], %r4; shr.b32 %r6, %r0, 6; add.u32 %r6, %r6, 7; mad.lo.u32 %r7, %r6, 4, %r3;
+    st.shared.u32 [%r7], %r6; and.b32 %r8, %r0, 3; setp.ne.u32 %p1, %r8, 0; @%p1 st.shared.u32 [%r7+64], %r6;
+    setp.gt.u32 %p2, %r0, 40; @%p2 st.shared.u32 [%r7+96], %r6; @%p2 st.shared.u32 [%r7+96], %r8; bar.sync 0;
+    @%p2 ld.global.u32 %r9, [%rd2]; @!%p2 mov.u32 %r9, %r8; @%p2 st.global.u32 [%rd0], %r9; ld.shared.u32 %r10, [%r7+96];
+    setp.lt.u32 %p3, %r0, 400; @%p3 ld.global.u32 %r11, [%rd2]; @%p3 st.global.u32 [%rd0+4], %r11;
+    @%p3 st.global.v2.u32 [%rd0], {%r10, %r0}; mad.lo.u32 %r12, %r0, 4, %r3; @%p2 st.shared.u32 [%r12+128], %r0;
+    @%p3 st.shared.u32 [%r12+128], %r0; @%p2 st.global.v2.u32 [%rd0], {%r12, %r10};""",
     "accesses of some lanes": """
     and.b32 %r3, %r1, 3; setp.ne.u32 %p1, %r3, 0; @%p1 ld.global.u32 %r4, [%rd2]; @!%p1 mov.u32 %r4, 9;
     @%p1 bra SOME; st.global.u32 [%rd0], %r4; bra.uni BOTH; SOME: st.global.u32 [%rd0+4], %r4;

@@ -446,6 +446,7 @@ class Batch:
     others: Others
     shape: Triple
     _entries: Array
+    _addresses: Array
     _lanes: Array
     """The lanes of each entry by warp; 0 where it is none of the events with a row."""
 
@@ -468,7 +469,7 @@ class Batch:
             warps + part,
             np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")[at, part],
             np.ascontiguousarray(entries[:, CHANGES:STEP]).view("<u4")[at, part] != 0,
-            addresses_of(entries).reshape(shape)[at, part],
+            addresses_of(entries, self._addresses).reshape(shape)[at, part],
         )
 
     def __len__(self) -> int:

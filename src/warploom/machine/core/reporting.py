@@ -42,11 +42,12 @@ from warploom.machine.core.events import (
     warps_of,
 )
 from warploom.machine.engine.access_log import (
-    ADDRESSES,
+    ADDRESS,
     AGENT,
     CHANGES,
     LANES,
     MOST_ENTRIES,
+    MOST_LANES,
     SITE,
     WORDS,
     AccessLog,
@@ -61,7 +62,7 @@ Array = npt.NDArray[Any]
 
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
-_NO_ENTRIES = np.zeros((0, WORDS), np.uint64)
+_NO_ENTRIES = np.zeros((0, WORDS), np.uint64), np.zeros((0, MOST_LANES), np.uint64)
 _MOST_OTHERS = 1 << 10
 """Events that wait for their batch."""
 
@@ -174,7 +175,7 @@ class Reporter:
         """Report the accesses of native code since the last event."""
         if not self._others and (self.log is None or self.log.is_empty):
             return
-        entries = _NO_ENTRIES if self.log is None else self.log.take()
+        entries, addresses = _NO_ENTRIES if self.log is None else self.log.take()
         others, self._others = self._others, []
         lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
         met, warps, present = np.zeros(0, np.intp), 0, lanes
@@ -196,7 +197,7 @@ class Reporter:
                 return zip(rows, (each for _, each in every), strict=True)
 
             count = sum([len(each.agents) for _, each in warp_events]) + 2 * warps
-            return Batch(self._sites, Others(count, placed), self._shape, entries, lanes)
+            return Batch(self._sites, Others(count, placed), self._shape, entries, addresses, lanes)
 
         if self._in_batches:
             whole = batch(others)
@@ -224,7 +225,7 @@ class Reporter:
         name = BarrierName("named", cta, site.index, f"barrier {site.index}")
         threads = sum(bits.bit_count() for _, bits in agents)
         return [
-            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESSES]),
+            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESS]),
                                count, None, 0, True, 0, True))
             for kind, count in (("arrive", threads), ("wait", 0))
         ]  # fmt: skip

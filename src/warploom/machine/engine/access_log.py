@@ -2,7 +2,8 @@
 
 A kernel appends an entry once it has found every address valid, and before it moves data. One that finds the log full
 returns the number of its record, as for a fault: the reference executes that instruction and reports it, and the
-entries before it first.
+entries before it first. An entry is one cache line; where the addresses of its lanes do not follow from the first, they
+are in the row of its number in a second table, which most entries leave untouched.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from warploom.machine.engine.addresses import address_of
 
 Array = npt.NDArray[Any]
 
-SITE, AGENT, LANES, CHANGES, STEP, ADDRESSES = 0, 1, 2, 4, 6, 7
+SITE, AGENT, LANES, CHANGES, STEP, ADDRESS = 0, 1, 2, 4, 6, 7
 """The words of an entry: the instruction's number, who executes it (`agent_number`), the lanes that take part and those
 whose stores change memory (two words each), the distance of the address of a lane from that of the lane before, and the
-first address; where the distances differ (`UNEVEN`), an address for each lane."""
+address of lane 0; where the distances differ (`UNEVEN`), the entry's row has an address for each lane."""
 UNEVEN = (1 << 64) - 1
 MOST_LANES = 128
-WORDS = ADDRESSES + MOST_LANES
-MOST_ENTRIES = 2048
+WORDS = ADDRESS + 1
+MOST_ENTRIES = 4096
+NEXT, END, ENTRIES, ROWS = range(4)
+"""The words of the header: the host addresses of the next entry, the end of the entries, the first entry and the first
+row of addresses."""
+HEADER_WORDS = 4
 _WARP_BITS = 16
 _WORD = (1 << 64) - 1
 
@@ -39,58 +44,62 @@ def agent_parts(numbers: Array) -> tuple[Array, Array]:
     return numbers >> _WARP_BITS, numbers & (1 << _WARP_BITS) - 1
 
 
-def addresses_of(entries: Array) -> Array:
+def addresses_of(entries: Array, rows: Array) -> Array:
     """The addresses of all lanes, for each of some entries."""
-    even = (entries[:, STEP] != np.uint64(UNEVEN)).nonzero()[0]
-    found = entries[:, ADDRESSES:].astype(np.int64)
-    first, step = found[even, :1], entries[even, STEP].astype(np.int64)[:, None]
-    found[even] = first + step * np.arange(MOST_LANES)
+    step = entries[:, STEP].astype(np.int64)[:, None]
+    found = entries[:, ADDRESS].astype(np.int64)[:, None] + step * np.arange(MOST_LANES)
+    uneven = (entries[:, STEP] == np.uint64(UNEVEN)).nonzero()[0]
+    found[uneven] = rows[uneven].astype(np.int64)
     return found
 
 
 class AccessLog:
-    """Entries in the order of execution. `header` holds the host addresses of the next entry and of the log's end."""
+    """Entries in the order of execution. `header` is the host address of where native code finds them."""
 
     def __init__(self) -> None:
-        self._array = np.zeros(2, np.uint64)
+        self._array = np.zeros(HEADER_WORDS, np.uint64)
         self.header, self._words = address_of(self._array), self._array.data
         self._begin()
 
     def _begin(self) -> None:
         """Begin with a buffer that no batch uses any more."""
-        self._entries = _free_buffer()
+        buffer, entries = _free_buffer()
+        self._entries = buffer[: entries * WORDS].reshape(entries, WORDS)
+        self._rows = buffer[entries * WORDS :].reshape(entries, MOST_LANES)
         self._start = start = address_of(self._entries)
-        self._words[0], self._words[1] = start, start + self._entries.nbytes
+        self._words[NEXT] = self._words[ENTRIES] = start
+        self._words[END], self._words[ROWS] = start + self._entries.nbytes, address_of(self._rows)
 
     @property
     def is_empty(self) -> bool:
-        return self._words[0] == self._start
+        return self._words[NEXT] == self._start
 
     @property
     def is_full(self) -> bool:
-        return self.count == len(self._entries)
+        return self._words[NEXT] == self._words[END]
 
     @property
     def count(self) -> int:
         """The number of entries."""
-        return (self._words[0] - self._start) // (8 * WORDS)
+        return (self._words[NEXT] - self._start) // (8 * WORDS)
 
     def add(self, site: int, agent: int, lanes: int, changes: int, addresses: int | Array) -> None:
         """Append an entry; the log must not be full."""
-        entry = self._entries[self.count]
+        count = self.count
+        entry = self._entries[count]
         entry[SITE], entry[AGENT] = site, agent
         entry[LANES], entry[LANES + 1] = lanes & _WORD, lanes >> 64
         entry[CHANGES], entry[CHANGES + 1] = changes & _WORD, changes >> 64
         if isinstance(addresses, int):
-            entry[STEP], entry[ADDRESSES] = 0, addresses
+            entry[STEP], entry[ADDRESS] = 0, addresses
         else:
             entry[STEP] = UNEVEN
-            entry[ADDRESSES : ADDRESSES + len(addresses)] = addresses
-        self._words[0] += 8 * WORDS
+            self._rows[count, : len(addresses)] = addresses
+        self._words[NEXT] += 8 * WORDS
 
-    def take(self) -> Array:
-        """The entries since the last call, as rows of words that stay as they are."""
-        found = self._entries[: self.count]
+    def take(self) -> tuple[Array, Array]:
+        """The entries since the last call, and their rows of addresses, which stay as they are."""
+        found = self._entries[: self.count], self._rows[: self.count]
         self._begin()
         return found
 
@@ -101,13 +110,16 @@ _UNUSED = 3
 """References to a buffer that only the list has, as `getrefcount` counts them in a loop over it."""
 
 
-def _free_buffer() -> Array:
-    """A buffer for entries: one of those made before, if nothing refers to it, so that its pages exist already."""
+def _free_buffer() -> tuple[Array, int]:
+    """A buffer for so many entries and their rows of addresses: one of those made before, if nothing refers to it, so
+    that its pages exist already.
+    """
+    size = MOST_ENTRIES * (WORDS + MOST_LANES)
     for buffer in _buffers:
-        if len(buffer) == MOST_ENTRIES and sys.getrefcount(buffer) <= _UNUSED:
-            return buffer
-    made = np.empty((MOST_ENTRIES, WORDS), np.uint64)
+        if len(buffer) == size and sys.getrefcount(buffer) <= _UNUSED:
+            return buffer, MOST_ENTRIES
+    made = np.empty(size, np.uint64)
     if len(_buffers) >= _MOST_BUFFERS:
         del _buffers[0]
     _buffers.append(made)
-    return made
+    return made, MOST_ENTRIES

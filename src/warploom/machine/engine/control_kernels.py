@@ -276,7 +276,7 @@ class Note:
         number, lanes = frame.word(HEAD_WORDS), frame.context(context.LANES)
         address = frame.scalar(HEAD_WORDS + 1, "i64") if self.address else ""
         first = [
-            f"  %slot = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}",
+            f"  %slot = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESS}",
             f"  store i64 {address}, ptr %slot",
         ]
         lines = [
@@ -314,7 +314,7 @@ class Barrier:
         site = frame.word(HEAD_WORDS + 1) if self.logged else ""
         entry = [
             *begin_entry(site, "stop", "0"),
-            f"  %slot = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}",
+            f"  %slot = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESS}",
             "  store i64 %phase, ptr %slot",
             *_all_lanes(lanes),
             *end_entry("%all", "%all"),

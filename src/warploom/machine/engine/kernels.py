@@ -196,7 +196,7 @@ def begin_entry(site: str, full: str, step: str = "-1") -> list[str]:
         f"  %log_at = getelementptr i64, ptr %context, i64 {context.LOG}",
         "  %log = load ptr, ptr %log_at",
         "  %entry_at = load ptr, ptr %log",
-        "  %log_end_at = getelementptr i64, ptr %log, i64 1",
+        f"  %log_end_at = getelementptr i64, ptr %log, i64 {access_log.END}",
         "  %log_end = load ptr, ptr %log_end_at",
         f"  %entry_end = getelementptr i64, ptr %entry_at, i64 {access_log.WORDS}",
         "  %log_full = icmp ugt ptr %entry_end, %log_end",
@@ -209,6 +209,20 @@ def begin_entry(site: str, full: str, step: str = "-1") -> list[str]:
         "  store i64 %agent, ptr %entry_agent",
         f"  %entry_step = getelementptr i64, ptr %entry_at, i64 {access_log.STEP}",
         f"  store i64 {step}, ptr %entry_step",
+    ]
+
+
+def entry_row() -> list[str]:
+    """The place of an entry's addresses, `%log_addresses`."""
+    return [
+        f"  %log_start_at = getelementptr i64, ptr %log, i64 {access_log.ENTRIES}",
+        "  %log_start = load i64, ptr %log_start_at",
+        f"  %log_rows_at = getelementptr i64, ptr %log, i64 {access_log.ROWS}",
+        "  %log_rows = load ptr, ptr %log_rows_at",
+        "  %entry_place = ptrtoint ptr %entry_at to i64",
+        "  %entry_offset = sub i64 %entry_place, %log_start",
+        f"  %row_offset = mul i64 %entry_offset, {access_log.MOST_LANES // access_log.WORDS}",
+        "  %log_addresses = getelementptr i8, ptr %log_rows, i64 %row_offset",
     ]
 
 

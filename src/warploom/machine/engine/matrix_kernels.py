@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warploom.machine.engine import access_log, context
-from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, begin_entry, end_entry, next_record
+from warploom.machine.engine import context
+from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, begin_entry, end_entry, entry_row, next_record
 from warploom.machine.engine.llvm_ops import Host
 
 _MOST_LANES = 128
@@ -123,7 +123,7 @@ class MatrixMove:
             f"  br i1 {equal}, label %bad, label %begin_entry",
             "begin_entry:",
             *begin_entry(site, "bad"),
-            f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}",
+            *entry_row(),
             "  br label %note",
             "note:",
             "  %n = phi i64 [ 0, %enter ], [ %n_next, %note_next ]",

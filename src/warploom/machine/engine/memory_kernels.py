@@ -21,6 +21,7 @@ from warploom.machine.engine.kernels import (
     Scalar,
     begin_entry,
     end_entry,
+    entry_row,
     next_record,
 )
 from warploom.machine.engine.llvm_ops import Host
@@ -263,7 +264,8 @@ class _Writer:
         """All lanes at once: inside the buffer of the first, and aligned; `%apart` if they are not adjacent."""
         count, form = self.host.lanes, self.form
         vector, bools = f"<{count} x i64>", f"<{count} x i1>"
-        flat = self._can_be_even
+        even, masks = self._can_be_even, bool(form.masks)
+        notes = form.logged and masks
 
         def splat(value: str) -> str:
             first = self.emit(f"insertelement {vector} poison, i64 {value}, i64 0")
@@ -271,13 +273,20 @@ class _Writer:
 
         base, last, offset = splat(self.base), splat(self.last), splat(self.offset)
         start = ""
-        if flat:
-            self.origin = self.emit(f"sub i64 {self._address('0')}, {self.base}")
+        if even:
+            self.origin = self.emit(f"sub i64 {self._address(self.first)}, {self.base}")
+            if masks:  # of lane 0, if it took part
+                left_out = self.emit(f"mul i64 {self.first}, {form.bytes}")
+                self.origin = self.emit(f"sub i64 {self.origin}, {left_out}")
             steps = ", ".join(f"i64 {form.bytes * lane}" for lane in range(count))
             start = self.emit(f"add {vector} {splat(self.origin)}, <{steps}>")
         self.add("  br label %check", "check:", "  %c = phi i64 [ 0, %large ], [ %c_next, %check ]")
         self.add(f"  %bad = phi {bools} [ splat (i1 false), %large ], [ %bad_next, %check ]")
-        if flat:
+        if masks:
+            self.add(f"  %absent = phi {bools} [ splat (i1 false), %large ], [ %absent_next, %check ]")
+        if notes:
+            self.add("  %present = phi i128 [ 0, %large ], [ %present_next, %check ]")
+        if even:
             self.add(f"  %odd = phi {bools} [ splat (i1 false), %large ], [ %odd_next, %check ]")
             self.add(f"  %line = phi {vector} [ {start}, %large ], [ %line_next, %check ]")
         type_ = ROW_TYPES[self.file]
@@ -294,11 +303,20 @@ class _Writer:
         if self._aligned:
             low = self.emit(f"and {vector} {distance}, splat (i64 {self._aligned})")
             beyond = self.emit(f"or {bools} {beyond}, {self.emit(f'icmp ne {vector} {low}, zeroinitializer')}")
-        if form.masks:
-            beyond = self.emit(f"and {bools} {beyond}, {self._live_vector('%c')}")
+        live = self._live_vector("%c") if masks else ""
+        if masks:
+            beyond = self.emit(f"and {bools} {beyond}, {live}")
+            absent = self.emit(f"xor {bools} {live}, splat (i1 true)")
+            self.add(f"  %absent_next = or {bools} %absent, {absent}")
+        if notes:
+            bits = self.emit(f"zext i{count} {self.emit(f'bitcast {bools} {live} to i{count}')} to i128")
+            moved = self.emit(f"shl i128 {bits}, {self.emit('zext i64 %c to i128')}")
+            self.add(f"  %present_next = or i128 %present, {moved}")
         self.add(f"  %bad_next = or {bools} %bad, {beyond}")
-        if flat:
+        if even:
             differs = self.emit(f"icmp ne {vector} {distance}, %line")
+            if masks:
+                differs = self.emit(f"and {bools} {differs}, {live}")
             self.add(f"  %odd_next = or {bools} %odd, {differs}")
             self.add(f"  %line_next = add {vector} %line, splat (i64 {form.bytes * count})")
         self.add(f"  %c_next = add i64 %c, {count}", f"  %c_more = icmp ult i64 %c_next, {self.lanes}")
@@ -306,13 +324,20 @@ class _Writer:
         word = self.emit(f"bitcast {bools} %bad_next to i{count}")
         wrong = self.emit(f"icmp ne i{count} {word}, 0")
         self.add(f"  br i1 {wrong}, label {self.missing}, label %good", "good:")
-        apart = ""
-        if flat:
-            word = self.emit(f"bitcast {bools} %odd_next to i{count}")
-            apart = self.emit(f"icmp ne i{count} {word}, 0")
-        self._log(apart)
+        apart = some = ""
+        if even:
+            apart = self._any("%odd_next")
+        if masks:
+            some = self.emit(f"or i1 {apart or 'false'}, {self._any('%absent_next')}")
+        self._log(apart, some or apart)
         if self._can_be_flat:
-            self.add(f"  br i1 {apart}, label %apart, label %flat")
+            self.add(f"  br i1 {some or apart}, label %apart, label %flat")
+
+    def _any(self, lanes: str) -> str:
+        """True if a lane of a vector is set."""
+        count = self.host.lanes
+        word = self.emit(f"bitcast <{count} x i1> {lanes} to i{count}")
+        return self.emit(f"icmp ne i{count} {word}, 0")
 
     def _live_vector(self, at: str) -> str:
         count = self.host.lanes
@@ -330,14 +355,14 @@ class _Writer:
 
     @property
     def _can_be_even(self) -> bool:
-        """All lanes take part, and may access adjacent places; that is looked for where it is of use."""
-        return self._can_be_flat or (self.form.logged and not self.form.masks and isinstance(self.form.address, Row))
+        """Lanes that take part may access adjacent places; that is looked for where it is of use."""
+        return self._can_be_flat or (self.form.logged and isinstance(self.form.address, Row))
 
     @property
     def _can_be_flat(self) -> bool:
-        """Lanes that access adjacent elements can be moved as vectors."""
+        """Adjacent elements of all lanes can be moved as vectors."""
         form = self.form
-        return not form.masks and len(form.items) == 1 and form.items[0] is not None and form.space != "local"
+        return len(form.items) == 1 and form.items[0] is not None and form.space != "local"
 
     def _moves(self) -> None:
         if self._can_be_flat:
@@ -357,8 +382,9 @@ class _Writer:
             self.add("each:")
             self._loop("lane", "each", direct=False)
 
-    def _log(self, apart: str = "") -> None:
-        """The entry in the access log, once all addresses are known to be valid; `apart` if they are not adjacent.
+    def _log(self, apart: str = "", some: str = "") -> None:
+        """The entry in the access log, once all addresses are known to be valid; `apart` if they are not adjacent,
+        `some` if they are not or not all lanes take part.
 
         A store's lanes change memory where they store another value than it holds. With two lanes at one address the
         last one counts: where memory changes then, the reference finds out who did.
@@ -371,11 +397,13 @@ class _Writer:
         count = self.host.lanes
         vector, bools = f"<{count} x i64>", f"<{count} x i1>"
         uniform = not isinstance(form.address, Row) and not form.masks and not compares
+        if compares:
+            apart = some  # what memory holds for lanes that take no part must not be looked at
         if uniform or apart:
             step = "0" if uniform else self.emit(f"select i1 {apart}, i64 -1, i64 {form.bytes}")
             self.add(*begin_entry(self.frame_word, "fault", step))
-            self.add(f"  %log_first = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
-            first = self.uniform if uniform else self._address("0")
+            self.add(f"  %log_first = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESS}")
+            first = self.uniform if uniform else self.emit(f"add i64 {self.base}, {self.origin}")
             self.add(f"  store i64 {first}, ptr %log_first")
             if apart:
                 self.add(f"  br i1 {apart}, label %each_address, label %even")
@@ -386,13 +414,14 @@ class _Writer:
         else:
             self.add(*begin_entry(self.frame_word, "fault"))
             self.add("  br label %each_address", "each_address:")
-        self.add(f"  %log_addresses = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESSES}")
+        self.add(*entry_row())
         self.add("  br label %note", "note:", "  %n = phi i64 [ 0, %each_address ], [ %n_next, %note ]")
         self.add("  %noted = phi i128 [ 0, %each_address ], [ %noted_next, %note ]")
         if compares:
             only = ", ".join(f"i1 {'true' if lane == 0 else 'false'}" for lane in range(count))
             self.add("  %changed = phi i128 [ 0, %each_address ], [ %changed_next, %note ]")
-            self.add(f"  %falling = phi {bools} [ splat (i1 false), %each_address ], [ %falling_next, %note ]")
+            for name in ("falling", "staying"):
+                self.add(f"  %{name} = phi {bools} [ splat (i1 false), %each_address ], [ %{name}_next, %note ]")
             self.add(f"  %before = phi {vector} [ zeroinitializer, %each_address ], [ %addresses, %note ]")
             self.add(f"  %start = phi {bools} [ <{only}>, %each_address ], [ splat (i1 false), %note ]")
         self.add("  %n_wide = zext i64 %n to i128")
@@ -417,28 +446,34 @@ class _Writer:
             self.add(f"  %changed_next = or i128 %changed, {self._as_bits(changes)}")
             shifted = ", ".join(f"i32 {count - 1 + lane}" for lane in range(count))
             previous = self.emit(f"shufflevector {vector} %before, {vector} %addresses, <{count} x i32> <{shifted}>")
-            low = self.emit(f"icmp ule {vector} %addresses, {previous}")
-            counted = self.emit(f"and {bools} {low}, {self.emit(f'xor {bools} %start, splat (i1 true)')}")
-            self.add(f"  %falling_next = or {bools} %falling, {counted}")
+            later = self.emit(f"xor {bools} %start, splat (i1 true)")
+            for name, relation in (("falling", "ult"), ("staying", "eq")):
+                low = self.emit(f"icmp {relation} {vector} %addresses, {previous}")
+                self.add(f"  %{name}_next = or {bools} %{name}, {self.emit(f'and {bools} {low}, {later}')}")
         self.add(f"  %n_next = add i64 %n, {count}", f"  %n_more = icmp ult i64 %n_next, {self.lanes}")
         self.add("  br i1 %n_more, label %note, label %noted_all", "noted_all:")
         if compares:
-            word = self.emit(f"bitcast {bools} %falling_next to i{count}")
-            rising = self.emit(f"icmp eq i{count} {word}, 0")
-            self.add("  %unchanged = icmp eq i128 %changed_next, 0", f"  %plain = or i1 {rising}, %unchanged")
-            self.add("  br i1 %plain, label %commit, label %pairs")
+            falls, stays = self._any("%falling_next"), self._any("%staying_next")
+            self.add("  %changing = icmp ne i128 %changed_next, 0")
+            repeats = self.emit(f"and i1 {self.emit(f'or i1 {falls}, {stays}')}, %changing")
+            self.add(f"  br i1 {repeats}, label %repeated, label %commit", "repeated:")
+            self.add(f"  br i1 {falls}, label %pairs, label %runs")
+            self._runs()
             self._repeats()
-            self.add("commit:", "  %changes = phi i128 [ %changed_next, %noted_all ], [ %left, %pairs ]")
+            ways = "[ %changed_next, %noted_all ], [ %left, %pairs ], [ %run_left_next, %run_end ]"
+            self.add("commit:", f"  %changes = phi i128 {ways}")
         self.add(*end_entry("%noted_next", "%changes" if compares else "%noted_next"))
         self.add("  br label %logged", "logged:")
 
     def _even(self, compares: bool, label: str) -> None:
-        """The end of an entry of all lanes whose places are adjacent, or one that is read: none is stored to twice."""
+        """The end of an entry of lanes whose places are adjacent, or one that is read: none is stored to twice."""
         form, count = self.form, self.host.lanes
         if label:
             self.add(f"{label}:")
         left_out = self.emit(f"zext i64 {self.emit(f'sub i64 {access_log.MOST_LANES}, {self.lanes}')} to i128")
         every = changes = self.emit(f"lshr i128 -1, {left_out}")
+        if form.masks and not compares:
+            every = changes = "%present_next"
         if compares:
             parts, bits, bools = len(form.items), 8 * form.element, f"<{count} x i1>"
             whole = f"<{count * parts} x i{bits}>"
@@ -514,6 +549,61 @@ class _Writer:
         value = self.emit(f"load <{count} x {type_}>, ptr {place}, align {int(type_[1:]) // 8}")
         return self._fit(value, f"<{count} x {type_}>", int(type_[1:]), f"<{count} x i{bits}>", bits, False)
 
+    def _runs(self) -> None:
+        """Compare each lane with the one before it that takes part, as `_repeats` compares all pairs: addresses that
+        do not fall from lane to lane are equal only next to each other.
+        """
+        lanes = self.lanes
+        self.add(
+            "runs:",
+            "  %r = phi i64 [ 1, %repeated ], [ %r_next, %run_end ]",
+            "  %r_before = phi i64 [ 0, %repeated ], [ %r_before_next, %run_end ]",
+            "  %r_first = phi i64 [ 0, %repeated ], [ %r_first_next, %run_end ]",
+            "  %run_left = phi i128 [ %changed_next, %repeated ], [ %run_left_next, %run_end ]",
+            "  %r_at = getelementptr i64, ptr %log_addresses, i64 %r",
+            "  %r_one = load i64, ptr %r_at",
+            "  %b_at = getelementptr i64, ptr %log_addresses, i64 %r_before",
+            "  %b_one = load i64, ptr %b_at",
+            "  %r_unlike = xor i64 %r, -1",
+            "  %r_takes_part = icmp ne i64 %r_one, %r_unlike",
+            "  %r_same = icmp eq i64 %r_one, %b_one",
+            "  br i1 %r_same, label %run_both, label %run_new",
+            "run_both:",
+        )
+        differ = self._stores_differ("%r_before", "%r")
+        self.add(
+            f"  br i1 {differ}, label %fault, label %run_equal",
+            "run_equal:",
+            "  %r_warp = lshr i64 %r, 5",
+            "  %f_warp = lshr i64 %r_first, 5",
+            "  %r_earlier = icmp ult i64 %f_warp, %r_warp",
+            "  %r_wide = zext i64 %r to i128",
+            "  %r_bit = shl i128 1, %r_wide",
+            "  %r_gone = select i1 %r_earlier, i128 %r_bit, i128 0",
+            "  %r_others = xor i128 %r_gone, -1",
+            "  %run_fewer = and i128 %run_left, %r_others",
+            "  br label %run_end",
+            "run_new:",
+            "  %r_begins = select i1 %r_takes_part, i64 %r, i64 %r_first",
+            "  %r_latest = select i1 %r_takes_part, i64 %r, i64 %r_before",
+            "  br label %run_end",
+            "run_end:",
+            "  %run_left_next = phi i128 [ %run_fewer, %run_equal ], [ %run_left, %run_new ]",
+            "  %r_first_next = phi i64 [ %r_first, %run_equal ], [ %r_begins, %run_new ]",
+            "  %r_before_next = phi i64 [ %r, %run_equal ], [ %r_latest, %run_new ]",
+            "  %r_next = add i64 %r, 1",
+            f"  %r_more = icmp ult i64 %r_next, {lanes}",
+            "  br i1 %r_more, label %runs, label %commit",
+        )
+
+    def _stores_differ(self, one: str, other: str) -> str:
+        """True if two lanes store different values."""
+        differ, bits = "false", f"i{8 * self.form.element}"
+        for found, file in self.items:
+            values = f"{self._source(found, file, one)}, {self._source(found, file, other)}"
+            differ = self.emit(f"or i1 {differ}, {self.emit(f'icmp ne {bits} {values}')}")
+        return differ
+
     def _repeats(self) -> None:
         """Compare all pairs of lanes: one that stores what an earlier warp stores at its address changes nothing.
 
@@ -522,8 +612,8 @@ class _Writer:
         lanes = self.lanes
         self.add(
             "pairs:",
-            "  %i = phi i64 [ 0, %noted_all ], [ %i_next, %pairs_end ]",
-            "  %left = phi i128 [ %changed_next, %noted_all ], [ %left_next, %pairs_end ]",
+            "  %i = phi i64 [ 0, %repeated ], [ %i_next, %pairs_end ]",
+            "  %left = phi i128 [ %changed_next, %repeated ], [ %left_next, %pairs_end ]",
             "  %i_at = getelementptr i64, ptr %log_addresses, i64 %i",
             "  %one = load i64, ptr %i_at",
             "  %i_next = add i64 %i, 1",
@@ -538,11 +628,7 @@ class _Writer:
             "  br i1 %same, label %both, label %pair_end",
             "both:",
         )
-        differ = "false"
-        bits = f"i{8 * self.form.element}"
-        for found, file in self.items:
-            one, other = self._source(found, file, "%i"), self._source(found, file, "%j")
-            differ = self.emit(f"or i1 {differ}, {self.emit(f'icmp ne {bits} {one}, {other}')}")
+        differ = self._stores_differ("%i", "%j")
         self.add(
             f"  br i1 {differ}, label %fault, label %equal",
             "equal:",
