@@ -25,7 +25,7 @@ from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager,
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
-from warploom.machine.core.turns import Begun, Progress, ReadyGroups, Turns
+from warploom.machine.core.turns import Begun, ReadyGroups, Turns
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
@@ -174,7 +174,7 @@ class Grid:
         if type(self.schedule) is Random and self.buffers is None and engine is not None:
             # Its draws need no description of the options.
             try:
-                self._native_turns, self.ready = Turns(engine, self.schedule), ReadyGroups()
+                self._native_turns, self.ready = Turns(engine, self.schedule, _LOOK_AFTER), ReadyGroups()
             except EngineError as error:
                 self.texts.do_without(error)
         self._launches_last = not self.eager and self._keeps_work(who)
@@ -306,6 +306,7 @@ class Grid:
 
     def _drawn_steps(self, turns: Turns, ready: ReadyGroups) -> None:
         """The fast path of a random schedule, while nothing is in flight: native code draws as `_step` lets it."""
+        words = turns.words
         while ready.size:
             if self.flight.possible or self.parked or self.spent or self.has_stale or self.budget < 0:
                 return
@@ -317,22 +318,25 @@ class Grid:
                 if most <= 0:
                     return
                 launch = not self._has_enough()
-            before = Progress(self.budget, self.effects, self._last_effects, self._budget_at_effect)
-            taken = turns.take(ready, before, launches=launch, most=most, look_after=_LOOK_AFTER)
-            self._steps += taken.steps
+            words[turn_loop.BUDGET], words[turn_loop.EFFECTS] = self.budget, self.effects
+            words[turn_loop.LAST], words[turn_loop.BUDGET_AT_EFFECT] = self._last_effects, self._budget_at_effect
+            why = turns.take(ready, launch, most)
+            self._steps += most - words[turn_loop.LEFT]
             self._all_ran_at = self._steps
-            if taken.after.last_effects != self._last_effects:
-                self._look_at = _LOOK_AFTER
-            self.budget, self.effects, self._last_effects, self._budget_at_effect = taken.after
-            if taken.why == turn_loop.LEAVES:
-                if taken.steps < most:
+            if words[turn_loop.LAST] != self._last_effects:
+                self._look_at, self._last_effects = _LOOK_AFTER, words[turn_loop.LAST]
+                self._budget_at_effect = words[turn_loop.BUDGET_AT_EFFECT]
+            self.budget, self.effects = words[turn_loop.BUDGET], words[turn_loop.EFFECTS]
+            if why == turn_loop.LEAVES:
+                if words[turn_loop.LEFT]:
                     return
-            elif taken.why == turn_loop.LAUNCH:
+            elif why == turn_loop.LAUNCH:
                 self.launch_next()
-            elif taken.group is not None and taken.why == turn_loop.EXAMINE:
-                self._examine(taken.group)
-            elif taken.group is not None:
-                self._run(taken.group, taken.turn, taken.begun)
+            elif why == turn_loop.EXAMINE:
+                self._examine(ready.at(words[turn_loop.GROUP]))
+            elif why != turn_loop.DRAWN_OUT:
+                begun = turns.begun() if why == turn_loop.ESCAPE else None
+                self._run(ready.at(words[turn_loop.GROUP]), words[turn_loop.TURN], begun)
 
     def _step(self) -> bool:
         """Ask the schedule for one step; False when the grid is done."""

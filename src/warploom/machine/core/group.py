@@ -183,6 +183,9 @@ class Group:
             self.row[UNIFORM_ROWS], self.row[COUNT_ROWS] = self._addresses
         self._made: tuple[Functions, Table | None] | None = None
         self._made_for: tuple[bool, Flavour | None] = (False, None)
+        self._shown: Table | None = None
+        """The table of `show`, and its flavour."""
+        self._shown_for: Flavour | None = None
         self._native: Context | None = None
         self._resumed: tuple[Table, Any] | None = None
         """The table of the record with which it goes on inside of a block, and the token of the barrier before it."""
@@ -227,10 +230,14 @@ class Group:
     def show(self) -> None:
         """Let native code execute the group's turns, where Python need not begin them."""
         row = self.row
-        row[BLOCKS] = 0
         if self.mask is not None:
+            row[BLOCKS] = 0
             return
-        _, table = self.code(masked=False, usual=True)
+        usual = self.grid.texts.usual
+        if self._shown_for is not usual:
+            self._shown_for, self._shown = usual, self.code(masked=False, usual=True)[1]
+        table = self._shown
+        row[BLOCKS] = 0
         if table is None:
             return
         if self.token is not None:
@@ -245,7 +252,7 @@ class Group:
         """Add the executions of blocks, by warps, to sums; return the instructions of each warp."""
         counts = np.asarray(self.counts)
         blocks += counts * self.warps
-        return int((counts * self.cta.program.cost_array).sum(dtype=np.int64))
+        return int(counts.dot(self.cta.program.cost_array))
 
     @property
     def last_warp(self) -> int:

@@ -79,17 +79,6 @@ class ReadyGroups(Sequence[Group]):
         return self._groups[address]
 
 
-class Progress(NamedTuple):
-    """The progress of a grid: instructions that may be executed, effects so far, effects at the last look
-    and the instructions left then.
-    """
-
-    budget: int
-    effects: int
-    last_effects: int
-    budget_at_effect: int
-
-
 class Begun(NamedTuple):
     """A turn that native code has begun: the number of a record that it leaves to Python, whether that is in the second
     part of the turn, and the effects before the turn.
@@ -100,48 +89,42 @@ class Begun(NamedTuple):
     effects: int
 
 
-class Taken(NamedTuple):
-    """The turns that native code has taken: their number, the progress after them, why it returned, the group that
-    Python has to look at, and the blocks of its turn.
-    """
-
-    steps: int
-    after: Progress
-    why: int
-    group: Group | None
-    turn: int
-    begun: Begun | None
-
-
 class Turns:
-    """Calls the loop of an engine, with the draws of a schedule."""
+    """Calls the loop of an engine, with the draws of a schedule. After a call `words` has its results."""
 
-    def __init__(self, engine: Engine, schedule: Random) -> None:
+    def __init__(self, engine: Engine, schedule: Random, look_after: int) -> None:
         self._schedule = schedule
         self._array = np.zeros(loop.ARGUMENTS, np.int64)
-        self._words: Any = self._array.data
+        self.words: Any = self._array.data
+        """The arguments of the loop (`routines/turn_loop.py`). Its caller sets the progress of the grid (`BUDGET` to
+        `BUDGET_AT_EFFECT`) before each call."""
+        self.words[loop.SHORT], masks = schedule.limits()
+        for at, mask in enumerate(masks, loop.MASKS):
+            self.words[at] = mask
+        self.words[loop.LOOK_AFTER] = look_after
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
         self._run = prototype(engine.address(loop.TurnLoop()))
-        self._engine, self._address = engine, address_of(self._array)
+        self._enter, self._address, self._drawn_from = engine.enter, address_of(self._array), 0
 
-    def take(self, ready: ReadyGroups, before: Progress, *, launches: bool, most: int, look_after: int) -> Taken:
-        """Execute turns of ready groups, as many as `most`; `launches`: a cluster can be launched."""
-        words, schedule, draws = self._words, self._schedule, self._schedule.draws
-        words[loop.SHORT], masks = schedule.limits()
-        for at, mask in enumerate(masks, loop.MASKS):
-            words[at] = mask
+    def take(self, ready: ReadyGroups, launches: bool, most: int) -> int:
+        """Execute turns of ready groups, as many as `most`; `launches`: a cluster can be launched. Returns why it ends:
+        `words` has the turns that are left.
+        """
+        words, schedule = self.words, self._schedule
+        draws = schedule.draws
+        if self._drawn_from != draws.address:
+            self._drawn_from = words[loop.DRAWS] = draws.address
+            words[loop.END] = draws.end
         words[loop.READY], words[loop.COUNT] = ready.address, ready.size
-        words[loop.DRAWS], words[loop.AT], words[loop.END] = draws.address, draws.at, draws.end
-        words[loop.TAKEN], words[loop.LAUNCHES], words[loop.LEFT] = schedule.taken, launches, most
-        words[loop.LOOK_AFTER] = look_after
-        words[loop.BUDGET], words[loop.EFFECTS], words[loop.LAST], words[loop.BUDGET_AT_EFFECT] = before
-        why: int = self._run(self._address, self._engine.enter)
+        words[loop.AT], words[loop.TAKEN] = draws.at, schedule.taken
+        words[loop.LAUNCHES], words[loop.LEFT] = launches, most
+        why: int = self._run(self._address, self._enter)
         ready.size, draws.at, schedule.taken = words[loop.COUNT], words[loop.AT], words[loop.TAKEN]
         if why == loop.DRAWN_OUT:
             draws.refill()
-        group = ready.at(words[loop.GROUP]) if why >= loop.PYTHON else None
-        begun = None
-        if why == loop.ESCAPE:
-            begun = Begun(words[loop.NUMBER], bool(words[loop.PART]), words[loop.BEFORE])
-        after = Progress(words[loop.BUDGET], words[loop.EFFECTS], words[loop.LAST], words[loop.BUDGET_AT_EFFECT])
-        return Taken(most - words[loop.LEFT], after, why, group, words[loop.TURN], begun)
+        return why
+
+    def begun(self) -> Begun:
+        """The turn of which an instruction is left to Python."""
+        words = self.words
+        return Begun(words[loop.NUMBER], bool(words[loop.PART]), words[loop.BEFORE])
