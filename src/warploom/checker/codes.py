@@ -44,6 +44,11 @@ CODES: dict[str, Code] = {
         "Execute `bar.warp.sync` before the elected lane arrives: an arrival releases its own thread's accesses only.",
         replayable=False,
     ),
+    "LANE_RACE": Code(
+        "lanes of one instruction store different values to one address",
+        "Let one lane store (`elect.sync`, or a predicate), give each lane its own address, or use `atom` or `red`.",
+        replayable=False,
+    ),
     "PHASE_MIXUP": Code(
         "an arrival may count in the previous phase",
         "Wait for the previous phase before arriving for the next one.",

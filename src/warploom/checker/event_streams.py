@@ -72,12 +72,13 @@ class Shapes:
         """The shape of events of a cluster whose first CTA is `base`."""
         (
             kind, verb, agents, source, touches, declared, barrier, _, number, group, operation, passed, leave, changes,
+            clash,
         ) = warp_events  # fmt: skip
         first, lanes = agents[0]
         shape: Hashable = (
             kind, verb, self._rank(first.cta, base), first.warp,
             lanes if len(agents) == 1 else tuple([(agent.warp, some) for agent, some in agents]),
-            first.operation != 0, source.number, declared, number, passed, leave, changes, operation != 0,
+            first.operation != 0, source.number, declared, number, passed, leave, changes, clash, operation != 0,
             None if group is None else group.kind,
             None if barrier is None else (barrier.kind, self._rank(barrier.cta, base), barrier.address),
             tuple([self._touch(touch, base) for touch in touches]) if touches else (),

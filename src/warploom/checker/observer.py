@@ -16,7 +16,7 @@ from warploom.checker.model.operations import WARPGROUP, Operations
 from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Event, Started, Touch
+from warploom.machine.core.events import Clash, Event, Started, Touch
 
 _BARRIER_BYTES = 8
 
@@ -90,11 +90,33 @@ class Checker:
             if touch.space == "register" or touch.verb not in ("reads", "writes"):
                 continue
             access = next(accesses)[0]
+            if touch.verb == "writes" and touch.proxy == "generic" and len(touch.addresses) > 1:
+                self._compare_lanes(event, touch, warp)
             if touch.space == "tensor":
                 self.lifetimes.use(touch, access, clock)
             elif touch.cta != warp.cta:
                 self.lifetimes.reach(touch, access)
             self.memories.touch(touch, access, part, clock)
+
+    def _compare_lanes(self, event: Event, touch: Touch, warp: Warp) -> None:
+        """Find lanes that copy from different places to one address with `cp.async`, or store to one with `st.async`.
+
+        Reductions commute, and lanes with a source size of their own name their sources byte by byte: neither counts.
+        """
+        addresses, reads = touch.addresses, [each for each in event.touches if each.verb == "reads"]
+        sources = reads[0].addresses if reads else None
+        if event.lanes.bit_count() != len(addresses) or any(each.space == touch.space for each in reads):
+            return
+        if sources is not None and len(sources) != len(addresses):
+            return
+        order = np.argsort(addresses, kind="stable")
+        same = np.diff(addresses[order]) == 0
+        if sources is not None:
+            same &= np.diff(sources[order]) != 0
+        if same.any():
+            lanes, at = [lane for lane in range(32) if event.lanes >> lane & 1], int(same.argmax())
+            one, other = sorted((lanes[int(order[at])], lanes[int(order[at + 1])]))
+            self.memories.lane_race(event, touch, warp, Clash(one, other))
 
     def _is_repeated(self, event: Event, warp: Warp) -> bool:
         """True if another warp has issued its part of this wgmma just before, and this one sees all that is read.

@@ -67,6 +67,11 @@ RELAXATIONS: dict[str, Relaxation] = {
         "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, LLVM places copies behind the "
         "fence, and ptxas moves both",
     ),
+    "replica-rounding": Relaxation(
+        "lanes may store numbers that agree in half of their significant bits to one address with one instruction",
+        "CUDA C++ programming guide, SIMT architecture: which lane's value remains is undefined; Triton stores the "
+        "result of a reduction from all lanes that have it, with other rounding where it combines asymmetrically",
+    ),
     "global-proxy": Relaxation(
         "generic and async accesses to global memory need no proxy fence",
         "PTX ISA 8.9.5 requires it; Triton stores scratch and loads it with TMA without one",

@@ -19,7 +19,7 @@ from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows,
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Event, Placed, Started, Touch
+from warploom.machine.core.events import Clash, Event, Placed, Started, Touch
 
 if TYPE_CHECKING:
     from warploom.checker.redundancy import Orders
@@ -100,6 +100,8 @@ class Memories:
         parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
         strong = is_strong(semantics)
+        if event.clash is not None:
+            self._clash(event, event.touches[0], warp, event.clash)
         polls = list[tuple[Access, bytes]]()
         for part in parts:
             for touch in event.touches:
@@ -117,6 +119,42 @@ class Memories:
                 self.touch(own, access, part, part.clock)
         if polls and not writes:
             self._repeat(warp, polls)
+
+    def _clash(self, event: Event, touch: Touch, warp: Warp, clash: Clash) -> None:
+        """Two lanes store different values to one address with one instruction: which one remains is undefined."""
+        if is_strong(event.semantics):  # they do not race, but which value a thread finds is open
+            self._rules.assumed["strong-order"] += 1
+            access = Access(
+                event.source, warp.cta, warp.number, event.lanes, writes=True, space=touch.space, proxy="generic",
+                components=warp.components, component=0, value=warp.time,
+            )  # fmt: skip
+            self._disordered.append((touch.space, touch.cta, touch.addresses, access, access))
+            return
+        if clash.rounds:
+            self._rules.relaxed["replica-rounding"] += 1
+        if not (clash.rounds and self._rules.lenient):
+            self.lane_race(event, touch, warp, clash)
+
+    def lane_race(self, event: Event, touch: Touch, warp: Warp, clash: Clash) -> None:
+        """Add the finding that two lanes write different values to one address with one instruction."""
+        parties = []
+        for lane in (clash.one, clash.other):
+            access = Access(
+                event.source, warp.cta, warp.number, 1 << lane, writes=True, space=touch.space, proxy=touch.proxy,
+                components=warp.components, component=0, value=warp.time,
+            )  # fmt: skip
+            access.asynchronous = event.kind == "issue"
+            at = min((event.lanes & (1 << lane) - 1).bit_count(), len(touch.addresses) - 1)
+            parties.append(self._findings.access(access, _span(touch._replace(addresses=touch.addresses[at : at + 1]))))
+        text = (
+            f"Lanes {clash.one} and {clash.other} of a warp write different values to one address with one "
+            "instruction, and it is undefined which of them remains."
+        )
+        missing, excuse = (
+            "one lane that writes, or an address for each lane",
+            "replica-rounding" if clash.rounds else "",
+        )
+        self._findings.add("LANE_RACE", text, tuple(parties), missing=missing, excused_by=excuse)
 
     def _repeat(self, warp: Warp, polls: list[tuple[Access, bytes]]) -> None:
         """Note strong reads; those before are repeated if the warp's last action was the same instruction there."""
@@ -245,6 +283,10 @@ class Memories:
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
         if old is PASSED_OVER:
             raise Unjudged
+        if old.value == new.value and old.source is new.source and old.components is new.components and (
+            (old.cta, old.warp) == (new.cta, new.warp) and not old.asynchronous
+        ):  # fmt: skip
+            return  # lanes of one instruction, whose values were compared
         equal = self._rules.assumed["equal-values"]
         problem = self._rules.judge(old, new, clock)
         if problem is None:

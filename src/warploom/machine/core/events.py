@@ -133,6 +133,16 @@ class CommitGroup(NamedTuple):
     number: int
 
 
+class Clash(NamedTuple):
+    """Two lanes of a warp that store different values to one address with one instruction; `rounds` if all such values
+    of the instruction are numbers that agree in the leading half of their significant bits.
+    """
+
+    one: int
+    other: int
+    rounds: bool = False
+
+
 class Event(NamedTuple):
     """One thing that happened.
 
@@ -143,7 +153,7 @@ class Event(NamedTuple):
     threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
     the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
     A wait for groups may `leave` so many of the latest incomplete. A store `changes` memory unless every byte had the
-    stored value before.
+    stored value before; with a `clash`, its lanes store different values to one address.
     """
 
     kind: str
@@ -164,6 +174,7 @@ class Event(NamedTuple):
     passed: bool = True
     leave: int = 0
     changes: bool = True
+    clash: Clash | None = None
 
     @property
     def bytes(self) -> int:
@@ -258,11 +269,12 @@ class WarpEvents(NamedTuple):
     passed: bool
     leave: int
     changes: bool
+    clash: Clash | None = None
 
     def events(self) -> Iterator[Event]:
         (
             kind, verb, agents, source, touches, declared, barrier, phase, number, group, operation, passed, leave,
-            changes,
+            changes, clash,
         ) = self  # fmt: skip
         space, proxy, scope, semantics = declared
         if len(agents) == 1:
@@ -271,7 +283,7 @@ class WarpEvents(NamedTuple):
                 Event,
                 (
                     kind, verb, agent, lanes, source, touches, space, proxy, scope, semantics, barrier, phase, number,
-                    group, operation, passed, leave, changes,
+                    group, operation, passed, leave, changes, clash,
                 ),
             )  # fmt: skip
             return
@@ -285,7 +297,7 @@ class WarpEvents(NamedTuple):
                 Event,
                 (
                     kind, verb, agent, lanes, source, touches, space, proxy, scope, semantics, barrier, phase, share,
-                    group, operation, passed, leave, changes,
+                    group, operation, passed, leave, changes, clash,
                 ),
             )  # fmt: skip
             operation += step
@@ -428,7 +440,7 @@ class Rows:
             Event,
             (
                 site.kind, site.verb, agent_of(index, warp), lanes, site.source, touches, *said, None, None, 0, None, 0,
-                True, 0, changes,
+                True, 0, changes, None,
             ),
         )  # fmt: skip
         return event

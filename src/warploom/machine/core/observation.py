@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +20,7 @@ from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.machine.core.events import (
     WORD,
     BarrierSite,
+    Clash,
     Declared,
     Site,
     Source,
@@ -29,6 +31,7 @@ from warploom.machine.core.events import (
 from warploom.machine.core.group import WARP
 from warploom.machine.core.reporting import Actor, Reporter
 from warploom.machine.engine.access_log import MOST_LANES, agent_number
+from warploom.machine.instructions.matrices import matrix_rows
 from warploom.machine.instructions.memory import Spaces
 from warploom.machine.instructions.wmma import line_addresses, lines_of
 from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
@@ -119,8 +122,9 @@ class Held:
     """The bytes at the addresses of a store, before and after it."""
 
     def __init__(self, op: Op, width: int, givers: int) -> None:
-        self.spaces, self.width, self.givers = Spaces(op), width, givers
+        self.op, self.spaces, self.width, self.givers = op, Spaces(op), width, givers
         self.is_matrix = op.family == "stmatrix"
+        self.element = 2 if self.is_matrix else width // int(op["vec"][1:] or 1)
         if self.is_matrix:
             self.spaces.space = "shared"
 
@@ -163,6 +167,48 @@ class Held:
         by_warp: Array = lanes.reshape(group.warps, WARP)
         return [bool(each) for each in np.logical_or.reduce(by_warp, axis=1)]
 
+    def clashes(self, group: Group, mask: Array | None, address: Any, stored: Any) -> dict[int, Clash]:
+        """By warp of a group, two of its lanes that store different values to one address.
+
+        Addresses are multiples of the width of a store, so that two lanes store to the same bytes or to different ones.
+        """
+        if isinstance(address, int):
+            if _equal(stored):
+                return {}
+            address = np.zeros(group.lanes, np.uint64)
+        elif (address[1:] > address[:-1]).all():
+            return {}
+        found = dict[int, Clash]()
+        live, values = self._giving(group, mask), None
+        for number in range(group.warps):
+            own = slice(WARP * number, WARP * (number + 1))
+            lanes = np.arange(WARP) if live is None else np.flatnonzero(live[own])
+            order = lanes[np.argsort(address[own][lanes], kind="stable")]
+            places = address[own][order]
+            same = np.concatenate(([False], places[1:] == places[:-1]))
+            if not same.any():
+                continue
+            if values is None:
+                values = self._values(group, stored)
+            first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))  # of the lanes with this address
+            mine, other = values[number][order], values[number][order[first]]
+            differs = (mine != other).any(axis=1)
+            if differs.any():
+                far = differs & ~_rounds(mine, other, self.element)
+                at = int(far.argmax() if far.any() else differs.argmax())
+                found[number] = Clash(int(order[first[at]]), int(order[at]), not far.any())
+        return found
+
+    def _values(self, group: Group, stored: Any) -> Array:
+        """The bytes that each lane of each warp stores; of `stmatrix`, the row for which the lane gives the address."""
+        if self.is_matrix:
+            return matrix_rows(self.op)(group.lanes, stored, None).view(np.uint8).reshape(group.warps, -1, GRANULE)
+        columns = []
+        for part in _parts(stored):
+            each = np.full(group.lanes, part) if not isinstance(part, np.ndarray) else np.ascontiguousarray(part)
+            columns.append(each.view(np.uint8).reshape(group.lanes, -1)[:, : self.element])
+        return np.concatenate(columns, axis=1).reshape(group.warps, WARP, -1)
+
 
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, GRANULE: np.uint64}
 """Whole numbers as which values of so many bytes are compared."""
@@ -189,6 +235,26 @@ def _parts(stored: Any) -> tuple[Any, ...]:
 def _equal(stored: Any) -> bool:
     """True if all lanes store the same."""
     return all(not isinstance(each, np.ndarray) or bool((each == each[0]).all()) for each in _parts(stored))
+
+
+_FLOATS: dict[int, tuple[tuple[Any, int, float], ...]] = {
+    2: ((np.float16, 11, 2.0**-14), (ml_dtypes.bfloat16, 8, 2.0**-126)),
+    4: ((np.float32, 24, 2.0**-126),),
+    8: ((np.float64, 53, 2.0**-1022),),
+}
+"""Types of numbers of so many bytes, with their significant bits and the smallest normal number."""
+
+
+def _rounds(one: Array, other: Array, element: int) -> Array:
+    """For each row of bytes: whether all its elements are equal, or numbers that agree in half of their bits."""
+    close = np.zeros(len(one), np.bool_)
+    for type_, bits, least in _FLOATS.get(element, ()):
+        a, b = (np.ascontiguousarray(each).view(type_).astype(np.float64) for each in (one, other))
+        largest, smallest = np.maximum(abs(a), abs(b)), np.minimum(abs(a), abs(b))
+        near = np.isfinite(largest) & (smallest >= least)
+        near &= abs(a - b) <= largest * 2.0 ** -(bits // 2)
+        close |= (near | (a == b)).all(axis=1)
+    return close
 
 
 def _repeated(address: Array, stored: Any, live: Array | None) -> Array:
@@ -305,9 +371,10 @@ def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> A
         reporter.acts(actor)
         old = None if held is None else held.by(group, mask, operands[places["a"]])
         result = run(group, mask, *operands)
-        changed = [True] * group.warps
+        changed, clashes = [True] * group.warps, dict[int, Clash]()
         if held is not None and old is not None:
             changed = held.changed(group, mask, operands[places["a"]], operands[places["b"]], old)
+            clashes = held.clashes(group, mask, operands[places["a"]], operands[places["b"]])
         reporter.narrow(actor.lanes)
         if not op.form.blocks or (result is not None if has_outputs else result):
             for verb, place, said in reports.here:
@@ -315,13 +382,18 @@ def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> A
                 if op.family in ("wmma.load", "wmma.store"):
                     address = line_addresses(op, address, operands[places["stride"]], group.lanes)
                 if verb in ("reads", "writes") and address is not None:
-                    if rows is not None and rows.add(group, actor.lanes, address, changed):
+                    if rows is not None and not clashes and rows.add(group, actor.lanes, address, changed):
                         continue
                     for number in range(group.warps):
                         for touch, some in _accesses(group, number, live, address, said, verb, width, givers):
                             reporter.narrow(some << WARP * number)
                             found = said if touch.space == said.space else said._replace(space=touch.space)
-                            reporter.tell("access", verb, (touch,), declared=found, changes=changed[number])
+                            clash = clashes.get(number)
+                            if clash is not None and not (some >> clash.one & some >> clash.other & 1):
+                                clash = None  # lanes of another space or CTA
+                            reporter.tell(
+                                "access", verb, (touch,), declared=found, changes=changed[number], clash=clash
+                            )
                     reporter.narrow(actor.lanes)
                 elif verb not in actor.reported:
                     reporter.tell(_KIND[verb], verb)

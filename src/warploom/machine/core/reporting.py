@@ -25,6 +25,7 @@ from warploom.machine.core.events import (
     BarrierSite,
     Batch,
     BatchObserver,
+    Clash,
     CommitGroup,
     Declared,
     Observer,
@@ -245,6 +246,7 @@ class Reporter:
         declared: Declared | None = None,
         leave: int = 0,
         changes: bool = True,
+        clash: Clash | None = None,
     ) -> None:
         """Make an event of what the actor does; space, scope and semantics are those that its row declares."""
         actor = self.actor
@@ -260,7 +262,7 @@ class Reporter:
                 WarpEvents,
                 (
                     kind, verb, agents, actor.source, touches, declared, barrier, phase, count, group, number, passed,
-                    leave, changes,
+                    leave, changes, clash,
                 ),
             )
         )  # fmt: skip
@@ -330,7 +332,7 @@ class Reporter:
                 WarpEvents,
                 (
                     "issue", "operation", agents, actor.source, touches, _engine(touches), None, None, 0, group, number,
-                    True, 0, True,
+                    True, 0, True, None,
                 ),
             )
         )  # fmt: skip

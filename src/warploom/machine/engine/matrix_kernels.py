@@ -101,7 +101,7 @@ class MatrixMove:
         """The addresses of an entry; what a store finds is kept.
 
         Warps that begin at the same address may store the same rows: the reference finds out which of them change
-        memory.
+        memory. It also executes a store of two rows of a warp to one address.
         """
         pairs = [(one, other) for other in range(_WARP, _MOST_LANES, _WARP) for one in range(0, other, _WARP)]
         lines = ["distinct:"]
@@ -120,7 +120,8 @@ class MatrixMove:
             equal = f"%equal{one}_{other}"
         return [
             *lines,
-            f"  br i1 {equal}, label %bad, label %begin_entry",
+            f"  br i1 {equal}, label %bad, label %{'row' if self.store else 'begin_entry'}",
+            *(self._distinct_rows(lanes) if self.store else ()),
             "begin_entry:",
             *begin_entry(site, "bad"),
             *entry_row(),
@@ -153,6 +154,38 @@ class MatrixMove:
             "  br i1 %n_more, label %note, label %noted",
             "noted:",
             "  br label %warp",
+        ]
+
+    def _distinct_rows(self, lanes: str) -> list[str]:
+        """Compare the addresses of all pairs of rows of a warp."""
+        rows = _ROWS * self.count
+        return [
+            "row:",
+            "  %a = phi i64 [ 0, %distinct ], [ %a_next, %row_end ]",
+            f"  %a_lane = and i64 %a, {_WARP - 1}",
+            f"  %a_gives = icmp ult i64 %a_lane, {rows - 1}",
+            "  br i1 %a_gives, label %row_begin, label %row_end",
+            "row_begin:",
+            "  %a_at = getelementptr i64, ptr %held, i64 %a",
+            "  %a_place = load i64, ptr %a_at",
+            "  %a_start = sub i64 %a, %a_lane",
+            f"  %a_stop = add i64 %a_start, {rows}",
+            "  %a_second = add i64 %a, 1",
+            "  br label %row_pair",
+            "row_pair:",
+            "  %b = phi i64 [ %a_second, %row_begin ], [ %b_next, %row_on ]",
+            "  %b_at = getelementptr i64, ptr %held, i64 %b",
+            "  %b_place = load i64, ptr %b_at",
+            "  %b_same = icmp eq i64 %a_place, %b_place",
+            "  br i1 %b_same, label %bad, label %row_on",
+            "row_on:",
+            "  %b_next = add i64 %b, 1",
+            "  %b_more = icmp ult i64 %b_next, %a_stop",
+            "  br i1 %b_more, label %row_pair, label %row_end",
+            "row_end:",
+            "  %a_next = add i64 %a, 1",
+            f"  %a_more = icmp ult i64 %a_next, {lanes}",
+            "  br i1 %a_more, label %row, label %begin_entry",
         ]
 
     def _compared(self, lanes: str, data: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,26 +106,36 @@ def _spread(words: Array, chosen: Array) -> Array:
     return out
 
 
-@executes("stmatrix")
-def store(op: Op) -> Run:
-    """Write matrices as rows of 16 bytes to the addresses that lanes give."""
-    move, what = _read(op, "b"), f"`{op.instruction.opcode}`"
-    generic = "" if op["space"] else what
+def matrix_rows(op: Op) -> Callable[[int, tuple[Any, ...], Array | None], Array]:
+    """The function that makes the rows of a `stmatrix`, of 16 bytes each, from the registers of the chosen warps."""
+    move = _read(op, "b")
     memory, registers, sizes = move.axes()
     split = tuple(sizes[letter] for letter in registers)
     order = tuple(registers.index(letter) for letter in memory)
     element = np.dtype(f"u{move.shape.element_bytes}")
 
-    def run(g: Group, mask: Array | None, address: Any, values: tuple[Any, ...]) -> None:
-        chosen = whole_warps(g, mask, op)
-        g.grid.effects += 1
-        words = np.empty((move.registers, g.lanes), np.uint32)
+    def rows_of(lanes: int, values: tuple[Any, ...], chosen: Array | None) -> Array:
+        words = np.empty((move.registers, lanes), np.uint32)
         for row, value in zip(words, values, strict=True):
             row[...] = value
         if chosen is not None:
             words = words.compress(chosen.repeat(WARP), axis=1)
         moved = words.view(element).reshape(split).transpose(order)
-        rows = np.ascontiguousarray(moved).reshape(-1).view(np.complex128)
+        return np.ascontiguousarray(moved).reshape(-1).view(np.complex128)
+
+    return rows_of
+
+
+@executes("stmatrix")
+def store(op: Op) -> Run:
+    """Write matrices as rows of 16 bytes to the addresses that lanes give."""
+    move, what, rows_of = _read(op, "b"), f"`{op.instruction.opcode}`", matrix_rows(op)
+    generic = "" if op["space"] else what
+
+    def run(g: Group, mask: Array | None, address: Any, values: tuple[Any, ...]) -> None:
+        chosen = whole_warps(g, mask, op)
+        g.grid.effects += 1
+        rows = rows_of(g.lanes, values, chosen)
         addresses = _addresses(g, chosen, address, move.rows, generic)
         if g.grid.buffers is not None:
             g.grid.buffers.add(g, g.cta.shared, addresses, rows, GRANULE, None, what)
