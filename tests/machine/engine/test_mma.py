@@ -22,6 +22,8 @@ FORMS = (
     ("m16n8k32", "s32", "s8", "u8"),
     ("m16n8k16", "s32", "u8", "s8"),
     ("m16n8k32.row.col.satfinite", "s32", "s8", "s8"),
+    ("m16n8k16", "f16", "f16", "f16"),
+    ("m16n8k8", "f16", "f16", "f16"),
 )
 LANES = 96
 TEXT = """
@@ -45,6 +47,11 @@ def registers(letter: str, count: int) -> list[str]:
     return [f"%{letter}{number}" for number in range(count)]
 
 
+def counted(form: tuple[str, str, str, str]) -> int:
+    """The registers of C and D."""
+    return 2 if form[1] == "f16" else 4
+
+
 def kernel(form: tuple[str, str, str, str], c: list[str], d: list[str]) -> str:
     """A kernel that loads all registers from rows of a buffer, and stores D."""
     shape, d_type, a_type, b_type = form
@@ -66,7 +73,7 @@ def given(random: np.random.Generator, kind: str) -> np.ndarray:
     """Words of all registers: any bits, or numbers with a sum that rounds."""
     if kind == "any":
         return random.integers(0, 1 << 32, (16, LANES), np.uint32)
-    halves = random.standard_normal((16, LANES, 2)).astype(np.float16)
+    halves = (random.standard_normal((16, LANES, 2)) * 2.0 ** random.integers(-9, 8, (16, 1, 2))).astype(np.float16)
     words = np.ascontiguousarray(halves).view(np.uint32).reshape(16, LANES)
     words[12:] = random.standard_normal((4, LANES)).astype(np.float32).view(np.uint32)
     return words
@@ -77,9 +84,10 @@ def given(random: np.random.Generator, kind: str) -> np.ndarray:
 def test_results_are_those_of_the_reference(form: tuple[str, str, str, str], kind: str) -> None:
     """Also where D replaces other registers, and where C is a constant; three warps are one group and a part of one."""
     random = np.random.default_rng()
-    c = registers("c", 4)
-    for lists in ((c, registers("d", 4)), (c, [c[2], c[0], c[3], c[1]]), (["0", "1", "0x3f800000", "0"], c[::-1]),
-                  (c, ["%a1", "%b0", "%a0", "%c2"])):  # fmt: skip
+    c, count = registers("c", 4), counted(form)
+    for c_list, d_list in ((c, registers("d", 4)), (c, [c[2], c[0], c[3], c[1]]), (["0", "1", "0x3f800000", "0"], c[::-1]),
+                           (c, ["%a1", "%b0", "%a0", "%c2"])):  # fmt: skip
+        lists = c_list[:count], d_list[:count]
         text, words, found = kernel(form, *lists), given(random, kind), []
         for name in ("numpy", "native"):
             with engine(name):
@@ -97,7 +105,9 @@ def test_native_code_executes_them(form: tuple[str, str, str, str], monkeypatch:
         raise AssertionError("the reference multiplies")
 
     monkeypatch.setattr(mma, "combined", lambda op: fail)
-    text = kernel(form, registers("c", 4), registers("d", 4)).replace("entry k(", "entry alone(")
+    text = kernel(form, registers("c", counted(form)), registers("d", counted(form))).replace(
+        "entry k(", "entry alone("
+    )
     words, out = given(np.random.default_rng(), "numbers"), np.zeros((4, LANES), np.uint32)
     with engine("native"):
         launch(text, grid=(1, 1, 1), block=(LANES, 1, 1), args=[words, out])

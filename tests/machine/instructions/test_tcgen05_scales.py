@@ -5,10 +5,12 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from tests.machine.engine.mutants import engine
 from tests.machine.tensor_kernels import LANES, Bench, K, Product
 from tests.machine.tensor_operands import DTYPES, numbers, pack_bits, row_bytes
 
 from warploom.diagnostics import Fault
+from warploom.machine.tensor import tensor_core
 
 SCALES = {"ue8m0": ml_dtypes.float8_e8m0fnu, "ue4m3": ml_dtypes.float8_e4m3fn}
 FACTORS = {"ue8m0": [0.25, 0.5, 1, 2, 4], "ue4m3": [0.5, 0.75, 1, 1.5, 2, 3]}
@@ -131,6 +133,32 @@ def test_block_scaling_with_a_in_tmem(kind, modifier, vectors, types, group, m):
     words = np.ascontiguousarray(rows).view(np.uint32)
     before[:, :, 128 : 128 + words.shape[1]] = words.reshape(group, LANES, -1)
     np.testing.assert_array_equal(scaled.product.result(scaled.bench().run(before)), scaled.expected)
+
+
+@pytest.mark.parametrize(("kind", "modifier", "scale_type", "vectors", "types"), [FORMS[at] for at in (0, 1, 2, 3, 7)])
+@pytest.mark.parametrize(("schedule", "group", "m"), [("eager", 1, 128), ("lazy", 2, 128)])
+def test_both_engines_multiply_any_bits_alike(
+    kind, modifier, scale_type, vectors, types, schedule, group, m, monkeypatch
+):
+    pytest.importorskip("llvmlite")
+    rng = np.random.default_rng()
+    scaled = Scaled(kind, modifier, scale_type, vectors, types=types, group=group, m=m)
+    for tile in (*scaled.product.a_tiles, *scaled.product.b_tiles):
+        tile.image[...] = rng.integers(0, 256, tile.image.shape, np.uint8)
+    middle = 127 if scale_type == "ue8m0" else 64
+    raw = rng.integers(middle - 40, middle + 40, (128, 4 * scaled.chunks)).astype(np.uint8)
+    few = rng.random(raw.shape) < 0.01  # NaNs and the largest and smallest factors
+    raw[few] = rng.choice(np.array([0, 1, 0x7F, 0xFE, 0xFF], np.uint8), np.count_nonzero(few))
+    monkeypatch.setattr(scaled, "codes", lambda factors: raw)
+    with engine("numpy"):
+        wanted = scaled.bench().run(schedule=schedule)
+
+    def fail(*_):
+        raise AssertionError("the reference multiplies")
+
+    monkeypatch.setattr(tensor_core, "multiply_scaled", fail)
+    with engine("native"):
+        np.testing.assert_array_equal(scaled.bench().run(schedule=schedule), wanted)
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "reverse", "random"])

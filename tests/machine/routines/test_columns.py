@@ -15,7 +15,8 @@ pytest.importorskip("llvmlite")
 CASES = (
     ("f16", "bf16", 128, 1, 0), ("f16", "f16", 64, 1, 16), ("tf32", "tf32", 128, 1, 0), ("f8f6f4", "e4m3", 64, 1, 0),
     ("f8f6f4", "e5m2", 256, 2, 0), ("f16", "bf16", 256, 2, 0), ("f16", "f16", 128, 2, 0),
-    ("i8", "s8", 128, 1, 0), ("i8", "u8", 256, 2, 0),
+    ("i8", "s8", 128, 1, 0), ("i8", "u8", 256, 2, 0), ("f8f6f4", "e2m1", 128, 1, 0), ("f8f6f4", "e2m3", 64, 1, 0),
+    ("f8f6f4", "e3m2", 256, 2, 0), ("f16", "f16 into f16", 128, 1, 0), ("f8f6f4", "e3m2 into f16", 256, 2, 0),
 )  # fmt: skip
 FOLDED = (128, 2)
 """Rows and CTAs whose accumulator is folded: the reference compares the copies of A."""
@@ -35,7 +36,8 @@ def test_results_are_those_of_the_reference(
         return convert(self, sequence, words, *given)
 
     monkeypatch.setattr(column_kernels.Columns, "convert", counted)
-    d_type = "s32" if kind == "i8" else "f32"
+    element, _, d_type = element.partition(" into ")
+    d_type = d_type or ("s32" if kind == "i8" else "f32")
     product = Product(kind, element, element, m, 32, group, d_type, column=64, lane=lane, a_column=8)
     before = np.random.default_rng().integers(0, 1 << 32, (group, 128, 128), np.uint32)
     if (m, group) == FOLDED:

@@ -39,12 +39,13 @@ def in_order(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def expected(a: np.ndarray, b: np.ndarray, steps: int, d: np.ndarray, accumulate: bool, negative: bool) -> np.ndarray:
+    """D of float32 or float16, which is rounded once for each instruction."""
     total, k = d.copy(), a.shape[1] // steps
     for step in range(steps):
         each = in_order(a[:, step * k : (step + 1) * k], b[:, step * k : (step + 1) * k])
         with np.errstate(all="ignore"):
             signed = -each if negative else each
-            total = total + signed if accumulate or step else signed
+            total = (total.astype(np.float32) + signed if accumulate or step else signed).astype(d.dtype)
     with np.errstate(all="ignore"):
         settle(total)
     return total
@@ -54,6 +55,8 @@ def awkward(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> np.n
     values = rng.standard_normal(shape)
     if kind == "wide":
         values *= 2.0 ** rng.integers(-60, 61, shape)
+    elif kind == "small":
+        values *= 2.0 ** rng.integers(-14, 9, shape)
     elif kind == "cancelling":
         values = np.concatenate([values[:, ::2], -values[:, ::2]], axis=1)[:, : shape[1]]
         values[:, 1] = 2.0**-50
@@ -77,6 +80,38 @@ def test_products_are_added_in_the_fixed_order(engine: Engine, kind: str, shape:
             left, right = Factor(a, k), Factor(b, k)
             engine.routines.products.add(left.wide(), right.right(), steps, d, accumulate=accumulate, negative=negative)
             assert np.array_equal(d.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", ["random", "wide", "cancelling", "special", "small"])
+@pytest.mark.parametrize("columns", [8, 40, 128])
+def test_accumulators_of_f16_are_rounded_after_each_instruction(engine: Engine, kind: str, columns: int) -> None:
+    """In the low halves of words and in the registers of a warpgroup; D is any bits."""
+    rng, steps = np.random.default_rng(), 3
+    accumulator = ACCUMULATORS["f16"](columns)
+    for accumulate in (False, True):
+        for negative in (False, True):
+            a, b = awkward(rng, (64, 8 * steps), kind), awkward(rng, (columns, 8 * steps), kind)
+            before = rng.integers(0, 1 << 16, (64, columns), np.uint16).view(np.float16)
+            wanted = expected(a, b, steps, before, accumulate, negative)
+            words = rng.integers(0, 1 << 16, (64, columns), np.uint32) << np.uint32(16) | before.view(np.uint16)
+            left, right = Factor(a, 8), Factor(b, 8)
+            engine.routines.products.add(
+                left.wide(), right.right(), steps, words, accumulate=accumulate, negative=negative, d_type="f16"
+            )
+            assert np.array_equal(words, wanted.view(np.uint16))
+            registers, found = np.zeros((columns // 4, 128), np.uint32), np.zeros((columns // 4, 128), np.uint32)
+            for place, matrix in ((registers, before.copy()), (found, wanted)):
+                eights = matrix.view(np.complex128).reshape(2, 32, columns // 8, 1)
+                place.view(np.complex128).reshape(accumulator.split)[...] = eights.transpose(2, 0, 3, 1)
+            sequence, arrays = Sequence(bases=3), (left.wide(), right.right(), registers)
+            for number, array in enumerate(arrays, 1):
+                sequence.needs(number, array.nbytes)
+            engine.routines.products.multiply_fragments(
+                sequence, ((0, 1), 8 * steps), ((0, 2), columns), (columns, 8, steps), ((0, 3), 128),
+                accumulate=accumulate, negative=negative, d_type="f16",
+            )  # fmt: skip
+            assert engine.routines.calls.run(sequence.prepared(), *map(base_of, arrays))
+            assert np.array_equal(registers, found)
 
 
 @pytest.mark.parametrize("element", TYPES)
@@ -274,10 +309,10 @@ def test_integers_are_added_to_matrices_and_registers_and_wrap(engine: Engine, e
         for base, array in ((2, matrix), (3, registers)):
             sequence.needs(base, array.nbytes)
         routines.products.multiply(
-            sequence, left, right, (64, n, 32, steps), ((0, 2), n), accumulate=accumulate, negative=False, integer=True
+            sequence, left, right, (64, n, 32, steps), ((0, 2), n), accumulate=accumulate, negative=False, d_type="s32"
         )
         routines.products.multiply_fragments(
-            sequence, left, right, (n, 32, steps), ((0, 3), 128), accumulate=accumulate, negative=False, integer=True
+            sequence, left, right, (n, 32, steps), ((0, 3), 128), accumulate=accumulate, negative=False, d_type="s32"
         )
         product = values[0] @ values[1].T
         wanted = (product + accumulate * matrix.astype(np.int64)).astype(np.int32)

@@ -1,7 +1,8 @@
 """Native kernels of `mma.sync`: each warp multiplies matrices of 16 rows that lie in its registers.
 
 The order of summation is that of `numerics/products.py`: the products of a row and a column are added in float64 from
-+0 on, in ascending order of k, and the sum is rounded to float32 before C is added. Sums of integers are exact.
++0 on, in ascending order of k, and the sum is rounded to float32 before C is added; D of f16 is then rounded once more.
+Sums of integers are exact.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine import context
 from warploom.machine.engine.kernels import HEAD_WORDS, Frame, next_record
 from warploom.machine.engine.llvm_ops import Host
-from warploom.machine.routines.tensor_elements import BITS, decoded
+from warploom.machine.routines.tensor_elements import WHOLE, decoded, decoded_floats, half_codes, rounded_halves
 
 _COLUMNS = 8
 """Columns of D, and lanes of a vector."""
@@ -23,7 +24,7 @@ _TOGETHER = 4
 """Rows of each half that are computed at once, so that the processor need not wait for a sum."""
 _D_REGISTERS = 4
 _NAN = ELEMENT_TYPES["f32"].nan
-ELEMENTS = frozenset(BITS)
+ELEMENTS = frozenset(WHOLE)
 """The types of A and B."""
 
 
@@ -32,23 +33,27 @@ class WarpMma:
     """A kernel of `mma.sync` with 16 rows by whole warps, without a guard. Words: the rows of A, B, C and D.
 
     The elements of A and B have the same size; `registers` is the number of B's, of which A has twice as many. D is
-    f32, or s32 (`integer`), which may saturate. C may be scalars.
+    f32, f16 (two to a register) or s32, which may saturate. C may be scalars.
     """
 
     a: str
     b: str
     registers: int
-    integer: bool = False
+    d_type: str = "f32"
     saturates: bool = False
     scalars: bool = False
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS + 3 * self.registers + 2 * _D_REGISTERS
+        return HEAD_WORDS + 3 * self.registers + 2 * self._d_registers
+
+    @property
+    def _d_registers(self) -> int:
+        return _D_REGISTERS // 2 if self.d_type == "f16" else _D_REGISTERS
 
     @property
     def _per_word(self) -> int:
-        return 32 // BITS[self.a]
+        return 32 // WHOLE[self.a]
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame, count = Frame(host), self.registers
@@ -59,9 +64,9 @@ class WarpMma:
             frame.scalar(first + 3 * count + number, "i32")
             if self.scalars
             else frame.row("a", first + 3 * count + number)
-            for number in range(_D_REGISTERS)
+            for number in range(self._d_registers)
         ]
-        targets = [frame.row("a", third + _D_REGISTERS + number) for number in range(_D_REGISTERS)]
+        targets = [frame.row("a", third + self._d_registers + number) for number in range(self._d_registers)]
         lanes = frame.context(context.LANES)
         right_lines, b = self._right(right)
         doubles = 2 * count * self._per_word * WARP_LANES
@@ -128,7 +133,7 @@ class WarpMma:
 
     def _part(self, element: str, words: str, part: int, label: str, count: int) -> tuple[list[str], str]:
         """One element of each word as doubles."""
-        bits, type_ = BITS[element], f"<{count} x i32>"
+        bits, type_ = WHOLE[element], f"<{count} x i32>"
         lines = [
             f"  %q{label} = lshr {type_} {words}, splat (i32 {part * bits})",
             f"  %t{label} = and {type_} %q{label}, splat (i32 {(1 << bits) - 1})",
@@ -201,22 +206,29 @@ class WarpMma:
             else:
                 lines += [f"  %lm{m} = fmul {vector} %ls{m}, {b[k]}", f"  %n{m} = fadd {vector} {total}, %lm{m}"]
             total = f"%n{m}"
-        for parity in range(2):
-            register, each = 2 * half + parity, f"{n}_{parity}"
+        for each in range(self._d_registers // 2):
+            register, one = self._d_registers // 2 * half + each, f"{n}_{each}"
             if self.scalars:
                 lines += [
-                    f"  %ci{each} = insertelement {quarter} poison, i32 {added[register]}, i64 0",
-                    f"  %c{each} = shufflevector {quarter} %ci{each}, {quarter} poison, {quarter} zeroinitializer",
+                    f"  %ci{one} = insertelement {quarter} poison, i32 {added[register]}, i64 0",
+                    f"  %c{one} = shufflevector {quarter} %ci{one}, {quarter} poison, {quarter} zeroinitializer",
                 ]
             else:
                 lines += [
-                    f"  %cl{each} = getelementptr i32, ptr {added[register]}, i64 %lanes_at",
-                    f"  %cp{each} = getelementptr i32, ptr %cl{each}, i64 {at * _QUAD}",
-                    f"  %c{each} = load {quarter}, ptr %cp{each}, align 4",
+                    f"  %cl{one} = getelementptr i32, ptr {added[register]}, i64 %lanes_at",
+                    f"  %cp{one} = getelementptr i32, ptr %cl{one}, i64 {at * _QUAD}",
+                    f"  %c{one} = load {quarter}, ptr %cp{one}, align 4",
                 ]
+        first = f"%c{n}_0"
+        if self.d_type == "f16":
+            first = f"%clow{n}"
+            lines += [
+                f"  %clow{n} = and {quarter} %c{n}_0, splat (i32 {0xFFFF})",
+                f"  %c{n}_1 = lshr {quarter} %c{n}_0, splat (i32 16)",
+            ]
         joined = ", ".join(f"i32 {column // 2 + column % 2 * _QUAD}" for column in range(_COLUMNS))
-        lines.append(f"  %c{n} = shufflevector {quarter} %c{n}_0, {quarter} %c{n}_1, {words} <{joined}>")
-        if self.integer:
+        lines.append(f"  %c{n} = shufflevector {quarter} {first}, {quarter} %c{n}_1, {words} <{joined}>")
+        if self.d_type == "s32":
             lines.append(f"  %product{n} = fptosi {vector} {total} to {words}")
             if self.saturates:
                 lines.append(
@@ -225,22 +237,47 @@ class WarpMma:
             else:
                 lines.append(f"  %sum{n} = add {words} %product{n}, %c{n}")
         else:
+            found, c = [f"  %cf{n} = bitcast {words} %c{n} to {floats}"], f"%cf{n}"
+            if self.d_type == "f16":
+                found, c = decoded_floats("f16", f"%c{n}", f"c{n}", _COLUMNS)
             lines += [
                 f"  %r{n} = fptrunc {vector} {total} to {floats}",
                 f"  %product{n} = fadd {floats} %r{n}, zeroinitializer",  # a zero is +0
-                f"  %cf{n} = bitcast {words} %c{n} to {floats}",
-                f"  %y{n} = fadd {floats} %product{n}, %cf{n}",
+                *found,
+                f"  %y{n} = fadd {floats} %product{n}, {c}",
+            ]
+            if self.d_type == "f16":
+                rounding, rounded = rounded_halves(f"%y{n}", f"r{n}", _COLUMNS)
+                codes, halves = half_codes(rounded, f"d{n}", _COLUMNS)
+                return [*lines, *rounding, *codes, *self._store_halves(halves, n, half * WARP_LANES + at * _QUAD)]
+            lines += [
                 f"  %bad{n} = fcmp uno {floats} %y{n}, %y{n}",
                 f"  %bits{n} = bitcast {floats} %y{n} to {words}",
                 f"  %sum{n} = select <{_COLUMNS} x i1> %bad{n}, {words} splat (i32 {_NAN}), {words} %bits{n}",
             ]
         for parity in range(2):
             places = ", ".join(f"i32 {2 * quad + parity}" for quad in range(_QUAD))
-            place, each = (2 * half + parity) * WARP_LANES + at * _QUAD, f"{n}_{parity}"
+            place, side = (2 * half + parity) * WARP_LANES + at * _QUAD, f"{n}_{parity}"
             lines += [
-                f"  %o{each} = shufflevector {words} %sum{n}, {words} poison, {quarter} <{places}>",
-                f"  %op{each} = getelementptr i32, ptr %d, i64 %quad",
-                f"  %oq{each} = getelementptr i32, ptr %op{each}, i64 {place}",
-                f"  store {quarter} %o{each}, ptr %oq{each}, align 4",
+                f"  %o{side} = shufflevector {words} %sum{n}, {words} poison, {quarter} <{places}>",
+                f"  %op{side} = getelementptr i32, ptr %d, i64 %quad",
+                f"  %oq{side} = getelementptr i32, ptr %op{side}, i64 {place}",
+                f"  store {quarter} %o{side}, ptr %oq{side}, align 4",
             ]
         return lines
+
+    def _store_halves(self, codes: str, label: str, place: int) -> list[str]:
+        """The lines that write a row of f16 codes to %d, two to a word."""
+        n, words, quarter = label, f"<{_COLUMNS} x i32>", f"<{_QUAD} x i32>"
+        lines = []
+        for parity, name in enumerate(("even", "odd")):
+            places = ", ".join(f"i32 {2 * quad + parity}" for quad in range(_QUAD))
+            lines.append(f"  %{name}{n} = shufflevector {words} {codes}, {words} poison, {quarter} <{places}>")
+        return [
+            *lines,
+            f"  %high{n} = shl {quarter} %odd{n}, splat (i32 16)",
+            f"  %both{n} = or {quarter} %even{n}, %high{n}",
+            f"  %op{n} = getelementptr i32, ptr %d, i64 %quad",
+            f"  %oq{n} = getelementptr i32, ptr %op{n}, i64 {place}",
+            f"  store {quarter} %both{n}, ptr %oq{n}, align 4",
+        ]

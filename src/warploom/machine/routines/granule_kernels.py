@@ -20,7 +20,7 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
 from warploom.machine.memory.byte_memory import FlatMemory
 from warploom.machine.routines.call_lists import Argument, Sequence
-from warploom.machine.routines.tensor_elements import BITS, decoded
+from warploom.machine.routines.tensor_elements import BITS, PACKED, decoded, unpacked
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -243,8 +243,17 @@ class Gather:
         return "\n".join(lines) + "\n", frozenset()
 
     @property
+    def _bits(self) -> int:
+        """The bits of a code."""
+        return 8 if self.element in PACKED else BITS[self.element]
+
+    @property
     def _raw(self) -> str:
-        return f"<{PER_GRANULE[self.element]} x i{BITS[self.element]}>"
+        return f"<{8 * GRANULE // self._bits} x i{self._bits}>"
+
+    def _codes(self, raw: str, label: str) -> tuple[list[str], str]:
+        """The codes of a granule: the lines, and the name of the vector."""
+        return unpacked(self.element, raw, label) if self.element in PACKED else ([], raw)
 
     @property
     def is_possible(self) -> bool:
@@ -256,12 +265,13 @@ class Gather:
         if self.element == "tf32":
             return decoded(self.element, raw, label, count)
         lines, found = decoded(self.element, f"%z{label}", label, count)
-        return [f"  %z{label} = zext <{count} x i{BITS[self.element]}> {raw} to <{count} x i32>", *lines], found
+        return [f"  %z{label} = zext <{count} x i{self._bits}> {raw} to <{count} x i32>", *lines], found
 
     def _row(self) -> list[str]:
         """All granules one after the other."""
         count, raw = PER_GRANULE[self.element], self._raw
-        lines, found = self._decoded("%v", "", count)
+        codes, name = self._codes("%v", "")
+        lines, found = self._decoded(name, "", count)
         if self.order:
             places = ", ".join(f"i32 {place}" for place in self.order)
             vector = f"<{count} x double>"
@@ -276,6 +286,7 @@ class Gather:
             "  %place = load i64, ptr %place_at",
             f"  %from = getelementptr {raw}, ptr %granules, i64 %place",
             f"  %v = load {raw}, ptr %from, align 16",
+            *codes,
             *lines,
             f"  %to = getelementptr <{count} x double>, ptr %result, i64 %n",
             f"  store <{count} x double> {found}, ptr %to, align 8",
@@ -287,7 +298,7 @@ class Gather:
     def _block(self) -> list[str]:
         """Eight lists of granules at once: vectors of one element of each."""
         count, raw = PER_GRANULE[self.element], self._raw
-        item, rows = raw.split()[-1].rstrip(">"), _TRANSPOSED
+        item, rows, names = f"i{self._bits}", _TRANSPOSED, list[str]()
         lines = [
             "  br label %outer_loop",
             "outer_loop:",
@@ -307,8 +318,11 @@ class Gather:
                 f"  %from{row} = getelementptr {raw}, ptr %granules, i64 %place{row}",
                 f"  %v{row} = load {raw}, ptr %from{row}, align 16",
             ]
+            codes, name = self._codes(f"%v{row}", f"_r{row}")
+            lines += codes
+            names.append(name)
         # Vectors are joined by pairs until one holds all; then each element's vector is a selection of it.
-        names, width, level = [f"%v{row}" for row in range(rows)], count, 0
+        width, level = count, 0
         while len(names) > 1:
             joined = []
             places = ", ".join(f"i32 {place}" for place in range(2 * width))

@@ -2,8 +2,9 @@
 
 A routine takes one pointer, to its arguments as 64-bit words. It multiplies rows of A by columns of B, both in float64:
 for each step of k columns the products are added from +0 on in ascending order, the sum is rounded to float32 (or is an
-integer), and that is added to the float32 (or s32) accumulator. A product of two elements is exact in float64, so that
-a fused multiply-add rounds as a multiplication and an addition do.
+integer), and that is added to the float32 (or s32) accumulator; an f16 accumulator is then rounded, once for each step.
+A product of two elements is exact in float64, so that a fused multiply-add rounds as a multiplication and an addition
+do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.routines.call_lists import Argument, Sequence
+from warploom.machine.routines.tensor_elements import decoded_floats, half_codes, rounded_halves
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -43,13 +45,14 @@ _SIGN = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """A routine that adds products to a float32 matrix, or (`fragments`) to the registers of a `wgmma`.
+    """A routine that adds products to a matrix, or (`fragments`) to the registers of a `wgmma`.
 
-    With `integer` the matrix is of s32, the elements are integers, and no sign is changed.
+    Elements of D are words: f32, s32 (then those of A and B are integers, and no sign is changed), or f16 in the low
+    half of a word; registers hold two f16 each.
     """
 
     fragments: bool = False
-    integer: bool = False
+    d_type: str = "f32"
 
     @property
     def words(self) -> int:
@@ -60,10 +63,11 @@ class Multiply:
         vector = f"<{wide} x double>"
         lines = [f"declare {vector} @llvm.fma.v{wide}f64({vector}, {vector}, {vector})"] if host.fused else []
         for count in _counts(wide, most):
-            lines += [*_pack(wide, count), *_tile(wide, count, host.fused, self.integer)]
-            if self.fragments:
-                lines += [*_fragment(wide, count, store=False), *_fragment(wide, count, store=True)]
-        lines += _matrix(wide, most, self.fragments)
+            lines += [*_pack(wide, count), *_tile(wide, count, host.fused, self.d_type)]
+            move = (_half_fragment if self.fragments else _half_rows) if self.d_type == "f16" else _fragment
+            if self.fragments or self.d_type == "f16":
+                lines += [*move(wide, count, store=False), *move(wide, count, store=True)]
+        lines += _matrix(wide, most, self.fragments, self.d_type == "f16")
         lines += _settle(wide)
         return "\n".join([*lines, *self._entry(name)]) + "\n", frozenset()
 
@@ -77,7 +81,7 @@ class Multiply:
         lines += ["  %adds = icmp ne i64 %accumulate, 0", "  %signs = trunc i64 %sign to i32"]
         given = ", ".join(f"{'ptr' if each in _POINTERS else 'i64'} %{each}" for each in _MATRIX)
         lines.append(f"  call void @matrix({given}, i1 %adds, i32 %signs)")
-        if self.integer:
+        if self.d_type != "f32":
             return [*lines, "  ret i64 0", "}"]
         size = "i64 %rows, i64 %columns"
         if self.fragments:
@@ -136,7 +140,7 @@ def _pack(wide: int, count: int) -> list[str]:
     ]
 
 
-def _tile(wide: int, count: int, fused: bool, integer: bool) -> list[str]:
+def _tile(wide: int, count: int, fused: bool, d_type: str) -> list[str]:
     """Four rows of `count` vectors of columns, over all steps; B is a panel."""
     double, single, word = f"<{wide} x double>", f"<{wide} x float>", f"<{wide} x i32>"
     cells = [(row, column) for row in range(_ROWS) for column in range(count)]
@@ -155,7 +159,7 @@ def _tile(wide: int, count: int, fused: bool, integer: bool) -> list[str]:
     lines += [f"  %p{r}_{c} = getelementptr float, ptr %d{r}, i64 {c * wide}" for r, c in cells]
     # A first product is added to what is neutral: -0, or the integer 0.
     lines += ["  br i1 %accumulate, label %begin, label %fill", "fill:"]
-    neutral = "0.0" if integer else "-0.0"
+    neutral = "0.0" if d_type == "s32" else "-0.0"
     lines += [f"  store {single} splat (float {neutral}), ptr %p{r}_{c}, align 4" for r, c in cells]
     lines += [
         "  br label %begin",
@@ -196,7 +200,8 @@ def _tile(wide: int, count: int, fused: bool, integer: bool) -> list[str]:
     ]
     for r, c in cells:
         lines.append(f"  %o{r}_{c} = load {single}, ptr %p{r}_{c}, align 4")
-        if integer:
+        new = f"%u{r}_{c}"
+        if d_type == "s32":
             lines += [
                 f"  %r{r}_{c} = fptosi {double} %n{r}_{c} to {word}",
                 f"  %b{r}_{c} = bitcast {single} %o{r}_{c} to {word}",
@@ -213,7 +218,10 @@ def _tile(wide: int, count: int, fused: bool, integer: bool) -> list[str]:
                 f"  %y{r}_{c} = bitcast {word} %x{r}_{c} to {single}",
                 f"  %u{r}_{c} = fadd {single} %o{r}_{c}, %y{r}_{c}",
             ]
-        lines.append(f"  store {single} %u{r}_{c}, ptr %p{r}_{c}, align 4")
+        if d_type == "f16":
+            rounding, new = rounded_halves(new, f"{r}_{c}", wide)
+            lines += rounding
+        lines.append(f"  store {single} {new}, ptr %p{r}_{c}, align 4")
     return [
         *lines,
         "  %s_next = add i64 %s, 1",
@@ -253,7 +261,74 @@ def _fragment(wide: int, count: int, *, store: bool) -> list[str]:
     return [*lines, "  ret void", "}"]
 
 
-def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
+def _half_fragment(wide: int, count: int, *, store: bool) -> list[str]:
+    """The same for registers of two f16 each: a granule has eight columns of a row, in their order."""
+    name, width, each = "back" if store else "there", count * wide, _COLUMNS
+    lines = [f"define internal void @{name}{count}(ptr %d, i64 %d_stride, ptr %rows) {{", "entry:"]
+    for first in range(0, width, each):
+        lines += [
+            f"  %at{first} = mul i64 %d_stride, {first // each * 2}",
+            f"  %register{first} = getelementptr float, ptr %d, i64 %at{first}",
+        ]
+        for row in range(_ROWS):
+            n = f"{first}_{row}"
+            lines += [
+                f"  %granule{n} = getelementptr float, ptr %register{first}, i64 {4 * row}",
+                f"  %row{n} = getelementptr float, ptr %rows, i64 {row * width + first}",
+            ]
+            if store:
+                codes, found = half_codes(f"%value{n}", n, each)
+                lines += [
+                    f"  %value{n} = load <{each} x float>, ptr %row{n}, align 4",
+                    *codes,
+                    f"  %short{n} = trunc <{each} x i32> {found} to <{each} x i16>",
+                    f"  store <{each} x i16> %short{n}, ptr %granule{n}, align 4",
+                ]
+            else:
+                values, found = decoded_floats("f16", f"%code{n}", n, each)
+                lines += [
+                    f"  %short{n} = load <{each} x i16>, ptr %granule{n}, align 4",
+                    f"  %code{n} = zext <{each} x i16> %short{n} to <{each} x i32>",
+                    *values,
+                    f"  store <{each} x float> {found}, ptr %row{n}, align 4",
+                ]
+    return [*lines, "  ret void", "}"]
+
+
+def _half_rows(wide: int, count: int, *, store: bool) -> list[str]:
+    """Copy a tile from words whose low halves are f16 to rows of floats, or back."""
+    name, words = "back" if store else "there", f"<{wide} x i32>"
+    lines = [f"define internal void @{name}{count}(ptr %d, i64 %d_stride, ptr %rows) {{", "entry:"]
+    for row in range(_ROWS):
+        lines += [
+            f"  %at{row} = mul i64 %d_stride, {row}",
+            f"  %line{row} = getelementptr float, ptr %d, i64 %at{row}",
+        ]
+        for column in range(0, count * wide, wide):
+            n = f"{row}_{column}"
+            lines += [
+                f"  %word{n} = getelementptr float, ptr %line{row}, i64 {column}",
+                f"  %row{n} = getelementptr float, ptr %rows, i64 {row * count * wide + column}",
+            ]
+            if store:
+                codes, found = half_codes(f"%value{n}", n, wide)
+                lines += [
+                    f"  %value{n} = load <{wide} x float>, ptr %row{n}, align 4",
+                    *codes,
+                    f"  store {words} {found}, ptr %word{n}, align 4",
+                ]
+            else:
+                values, found = decoded_floats("f16", f"%code{n}", n, wide)
+                lines += [
+                    f"  %whole{n} = load {words}, ptr %word{n}, align 4",
+                    f"  %code{n} = and {words} %whole{n}, splat (i32 {0xFFFF})",
+                    *values,
+                    f"  store <{wide} x float> {found}, ptr %row{n}, align 4",
+                ]
+    return [*lines, "  ret void", "}"]
+
+
+def _matrix(wide: int, most: int, fragments: bool, halves: bool) -> list[str]:
     """All tiles of a matrix: by columns first, so that a panel of B stays in the cache."""
     place = [
         "  %d_at = mul i64 %r, %d_stride",
@@ -263,9 +338,9 @@ def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
     if fragments:
         place = [
             "  %eights = lshr i64 %c, 3",
-            "  %fours = shl i64 %eights, 2",
+            f"  %fours = shl i64 %eights, {1 if halves else 2}",
             "  %half = lshr i64 %r, 5",
-            "  %twos = shl i64 %half, 1",
+            f"  %twos = shl i64 %half, {0 if halves else 1}",
             "  %register = add i64 %fours, %twos",
             "  %register_at = mul i64 %register, %d_stride",
             "  %quad = and i64 %r, 31",
@@ -274,7 +349,7 @@ def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
             "  %d_tile = getelementptr float, ptr %d, i64 %d_at",
         ]
     declared = ", ".join(f"{'ptr' if each in _POINTERS else 'i64'} %{each}" for each in _MATRIX)
-    counts = _counts(wide, most)
+    counts, moves = _counts(wide, most), fragments or halves
     lines = [
         f"define internal void @matrix({declared}, i1 %accumulate, i32 %sign) {{",
         "entry:",
@@ -305,13 +380,13 @@ def _matrix(wide: int, most: int, fragments: bool) -> list[str]:
         f"  br i1 %many, label %tile_{most}, label %tile_{counts[0]}",
     ]
     for count in counts:
-        target, stride = ("%rows_of_tile", str(count * wide)) if fragments else ("%d_tile", "%d_stride")
+        target, stride = ("%rows_of_tile", str(count * wide)) if moves else ("%d_tile", "%d_stride")
         given = f"ptr %a_row, i64 %a_stride, ptr %panel, ptr {target}, i64 {stride}, i64 %k, i64 %steps"
         lines += [
             f"tile_{count}:",
-            *([f"  call void @there{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if fragments else ()),
+            *([f"  call void @there{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if moves else ()),
             f"  call void @tile{count}({given}, i1 %accumulate, i32 %sign)",
-            *([f"  call void @back{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if fragments else ()),
+            *([f"  call void @back{count}(ptr %d_tile, i64 %d_stride, ptr %rows_of_tile)"] if moves else ()),
             "  br label %row_end",
         ]
     return [
@@ -370,6 +445,7 @@ class Products:
         self._pack = struct.Struct(f"={len(_ARGUMENTS)}Q").pack
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
         self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
+        self._add_halves = prototype(engine.address(Multiply(False, "f16")))
 
     def multiply(
         self,
@@ -381,17 +457,17 @@ class Products:
         *,
         accumulate: bool,
         negative: bool,
-        integer: bool = False,
+        d_type: str = "f32",
     ) -> None:
-        """Add a call of `add` to a sequence: A, B and D with their strides in elements, and rows, columns, k, steps; D
-        may be of s32 (`integer`), to which nothing negative is added.
+        """Add a call of `add` to a sequence: A, B and D with their strides in elements, and rows, columns, k, steps;
+        nothing negative is added to D of s32.
         """
         rows, columns, k, steps = shape
-        if not (self.fit(rows, columns) and min(shape) > 0) or (integer and negative):
+        if not (self.fit(rows, columns) and min(shape) > 0) or (d_type == "s32" and negative):
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(False, integer)),
+            self._engine.address(Multiply(False, d_type)),
             *a, *b, *d, rows, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
@@ -405,16 +481,16 @@ class Products:
         *,
         accumulate: bool,
         negative: bool,
-        integer: bool = False,
+        d_type: str = "f32",
     ) -> None:
         """Add a call of `add_fragments` to a sequence: the shape is columns, k, steps."""
         columns, k, steps = shape
         fits = columns % _COLUMNS == 0 and 0 < columns <= 256 and k > 0 and steps > 0
-        if not fits or (integer and negative):
+        if not fits or (d_type == "s32" and negative):
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(True, integer)),
+            self._engine.address(Multiply(True, d_type)),
             *a, *b, *words, 64, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
@@ -427,19 +503,29 @@ class Products:
         """True if the routines take a product of so many rows and columns."""
         return not rows % _ROWS and not columns % _COLUMNS
 
-    def add(self, a: Array, b: Array, steps: int, d: Array, *, accumulate: bool, negative: bool = False) -> None:
-        """Add the products of A [rows, k * steps] and B [k * steps, columns], float64, to D, float32.
+    def add(
+        self,
+        a: Array,
+        b: Array,
+        steps: int,
+        d: Array,
+        *,
+        accumulate: bool,
+        negative: bool = False,
+        d_type: str = "f32",
+    ) -> None:
+        """Add the products of A [rows, k * steps] and B [k * steps, columns], float64, to the words of D, f32 or f16.
 
         Without `accumulate` the first one replaces what D holds; `negative` products are subtracted.
         """
         (rows, whole), (across, columns) = a.shape, b.shape
         fits = self.fit(rows, columns) and whole == across and d.shape == (rows, columns) and rows and columns
         unit = a.strides[1] == b.strides[1] == 8 and d.strides[1] == 4
-        types = a.dtype == b.dtype == np.float64 and d.dtype == np.float32
+        types = a.dtype == b.dtype == np.float64 and d.itemsize == 4 and d_type in ("f32", "f16")
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
         panel = np.empty(self._panel(whole))
-        self._add(
+        (self._add if d_type == "f32" else self._add_halves)(
             self._pack(
                 address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(d), d.strides[0] >> 2,
                 rows, columns, whole // steps, steps, address_of(panel), accumulate, _SIGN if negative else 0,

@@ -411,9 +411,20 @@ def multiply_scaled(
     """
     k = a.shape[1]
     with np.errstate(all="ignore"):
-        return product(Factor(_scaled(a, scale_a, scale_type), k), Factor(_scaled(b, scale_b, scale_type), k))
+        return product(Factor(scaled(a, scale_a, scale_type), k), Factor(scaled(b, scale_b, scale_type), k))
 
 
-def _scaled(values: NDArray[np.float32], codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:
+def scaled(values: NDArray[Any], codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:
+    """Values [row, k], each block of a row times its factor, in float64, which holds all of these products exactly."""
     rows, blocks = codes.shape
-    return (values.reshape(rows, blocks, -1) * decode_scales(codes, scale_type)[:, :, None]).reshape(rows, -1)
+    with np.errstate(all="ignore"):
+        factors = decode_scales(codes, scale_type)[:, :, None]
+        return (values.reshape(rows, blocks, -1) * factors).reshape(rows, -1)
+
+
+def scaled_columns(values: NDArray[np.float64], codes: NDArray[np.uint8], scale_type: str) -> NDArray[np.float64]:
+    """The same for the transposed matrix [k, row]."""
+    rows, blocks = codes.shape
+    with np.errstate(all="ignore"):
+        factors = decode_scales(codes, scale_type).T[:, None, :]
+        return (values.reshape(blocks, -1, rows) * factors).reshape(-1, rows)

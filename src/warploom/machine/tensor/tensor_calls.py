@@ -13,6 +13,7 @@ from warploom.machine.engine.addresses import address_of
 from warploom.machine.routines.call_lists import Argument, Prepared, Sequence
 from warploom.machine.routines.column_kernels import LaneBlocks
 from warploom.machine.tensor.accumulators import accumulator_view
+from warploom.machine.tensor.elements import contained
 from warploom.machine.tensor.operands import native_place
 from warploom.machine.tensor.tmem import tmem_of
 
@@ -99,16 +100,16 @@ class _Writer:
         if lane not in placement.lane_bases or column + columns > len(cells):
             return None
         words = cells.itemsize * (column * lanes + lane), 1 + len(self.ctas) + number
-        return self.routines.columns.convert(self.sequence, words, lanes, columns, blocks, shape.a_element)
+        element = contained(shape.a_element).name
+        return self.routines.columns.convert(self.sequence, words, lanes, columns, blocks, element)
 
     def run(self, run: Run) -> bool:
         """Add the calls of a run; False where native code does not take it."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
-        if shape.d_type not in ("f32", "s32") or shape.saturate or plan.vectors or first.key is None:
+        if shape.saturate or plan.vectors or first.key is None:
             return False
         placement, negative = plan.placement, shape.negate_a != shape.negate_b
-        integer = shape.d_type == "s32"
-        if integer and negative:
+        if shape.d_type == "s32" and negative:
             return False
         blocks = 1 if placement.folded else placement.blocks
         rows, columns = shape.n // (placement.blocks if placement.folded else 1), plan.rows // blocks
@@ -140,7 +141,7 @@ class _Writer:
                     d,
                     accumulate=first.accumulate,
                     negative=negative,
-                    integer=integer,
+                    d_type=shape.d_type,
                 )
         return True
 

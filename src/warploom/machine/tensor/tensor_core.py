@@ -39,7 +39,14 @@ from warploom.machine.tensor.accumulators import (
     tensor_scales,
 )
 from warploom.machine.tensor.elements import contained
-from warploom.machine.tensor.operands import Operand, OperandReader, footprint, multiply_scaled
+from warploom.machine.tensor.operands import (
+    Operand,
+    OperandReader,
+    footprint,
+    multiply_scaled,
+    scaled,
+    scaled_columns,
+)
 from warploom.machine.tensor.tensor_calls import TensorCalls, prepare
 from warploom.machine.tensor.tmem import ENGINE, cell_addresses, cells, check_group, pair_of, tmem_of
 from warploom.ptx.isa.table import Op
@@ -133,7 +140,7 @@ class Plan:
     @cached_property
     def merges(self) -> bool:
         """Return whether MMAs may read their operands together: nothing but addition happens to D between them."""
-        return not self.vectors and self.shape.d_type != "f16" and not self.shape.saturate
+        return not self.vectors and not self.shape.saturate
 
 
 @lru_cache(maxsize=1 << 7)
@@ -435,11 +442,11 @@ class TensorCore:
             lane, column = first.d
             memory.require(column, first.plan.columns, "The accumulator of an MMA")
             a, disabled = self._a(run, number, known), _lanes(first.disabled, number)
-            plain = shape.d_type == "f32" and disabled is None and not first.scale
-            if plain and self._added_by_routine(run, memory.words, a, b):
+            plain = shape.d_type != "s32" and disabled is None and not first.scale
+            if plain and self._added_by_routine(run, number, memory.words, a, b):
                 continue
             products = self._products(run, number, a, b)
-            if plain:
+            if plain and shape.d_type == "f32":
                 placement, accumulate = first.plan.placement, first.accumulate
                 add_products(memory.words, placement, lane, column, products, accumulate=accumulate)
                 continue
@@ -457,18 +464,22 @@ class TensorCore:
                     disabled=disabled,
                 )
 
-    def _added_by_routine(self, run: Run, words: Array, a: Operand, b: Operand) -> bool:
+    def _added_by_routine(self, run: Run, number: int, words: Array, a: Operand, b: Operand) -> bool:
         """Add the products of a run by native code, if there is some and it takes them."""
         first, plan, shape = run.first, run.first.plan, run.first.plan.shape
         routines, placement, negative = self.ctas[0].grid.routines, plan.placement, shape.negate_a != shape.negate_b
-        if routines is None or plan.vectors:
+        if routines is None:
             return False
         blocks = 1 if placement.folded else placement.blocks
         rows, columns = shape.n // (placement.blocks if placement.folded else 1), plan.rows // blocks
         if not routines.products.fit(rows, columns):
             return False
-        target = accumulator_view(words, placement, *first.d, shape.n).view(np.float32)
+        target = accumulator_view(words, placement, *first.d, shape.n)
         left, right = b.wide(), a.right()
+        if plan.vectors:
+            of_b, of_a = self._scales(first, number)
+            left = scaled(left, of_b, shape.scale_type or "")
+            right = scaled_columns(right, of_a, shape.scale_type or "")
         for block, part in enumerate(target):
             up, across = (block * rows, 0) if placement.folded else (0, block * columns)
             routines.products.add(
@@ -478,6 +489,7 @@ class TensorCore:
                 part.T,
                 accumulate=first.accumulate,
                 negative=negative,
+                d_type=shape.d_type,
             )
         return True
 

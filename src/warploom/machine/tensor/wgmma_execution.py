@@ -239,6 +239,7 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
 
 _SHARED, _REGISTERS = 1, 2
 """The bases of the calls of a plan."""
+_D_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.int32): "s32", np.dtype(np.float16): "f16"}
 _ROW_BYTES = 512
 """Bytes of a 32-bit register of all lanes of a warpgroup."""
 
@@ -263,10 +264,8 @@ def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
     for run in plan.runs:
         multiply, d, (left, right) = run.multiply, run.d, run.together
         rows = tuple(part for part in run.left if isinstance(part, RowNames))
-        integer = multiply.accumulator.dtype == np.int32
-        if not integer and multiply.accumulator.dtype != np.float32:
-            return None
-        if integer and (multiply.saturate or multiply.negative):
+        d_type = _D_TYPES[multiply.accumulator.dtype]
+        if d_type == "s32" and (multiply.saturate or multiply.negative):
             return None
         if len(d.indices) != multiply.accumulator.registers:  # native code writes as many
             return None
@@ -291,7 +290,7 @@ def _prepared(plan: _Plan, routines: Routines) -> Prepared | None:
             first, second = _moved(a, 8 * a_step * k), _moved(b_, 8 * b_step * k * b_[1])
             routines.products.multiply_fragments(
                 sequence, first, second, (n, k, steps), words,
-                accumulate=accumulate, negative=multiply.negative, integer=integer,
+                accumulate=accumulate, negative=multiply.negative, d_type=d_type,
             )  # fmt: skip
             accumulate = True
     return sequence.prepared()

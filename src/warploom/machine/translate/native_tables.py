@@ -546,7 +546,7 @@ class TableWriter:
         return Record(op, kernel, words)
 
     def _warp_mma(self, w: Writer, op: Op) -> Record | None:
-        """`mma.sync` of 16 rows with D of f32 or s32, all of whose operands but C differ by lane."""
+        """`mma.sync` of 16 rows with D of f32, f16 or s32, all of whose operands but C differ by lane."""
         a_type, b_type, d_type = op["a_type"], op["b_type"], op["d_type"]
         shape = next(
             (row for row in WARP_SHAPES if f"m{row.m}n{row.n}k{row.k}" == op["shape"] and a_type in row.types), None
@@ -554,9 +554,10 @@ class TableWriter:
         mixed = a_type == b_type or any({a_type, b_type} <= types for types in WARP_MIXES)
         if shape is None or shape.m != _MMA_ROWS or a_type not in ELEMENTS or not mixed:
             return None
-        if d_type not in WARP_D_TYPES[a_type] or d_type not in ("f32", "s32") or op["c_type"] != d_type:
+        if d_type not in WARP_D_TYPES[a_type] or op["c_type"] != d_type:
             return None
-        counts, words, scalars = {"a": shape.a_registers, "b": shape.b_registers, "c": 4, "d": 4}, list[Word](), 0
+        held = 2 if d_type == "f16" else 4
+        counts, words, scalars = {"a": shape.a_registers, "b": shape.b_registers, "c": held, "d": held}, list[Word](), 0
         for name, count in counts.items():
             given = op.operands[name]
             if not isinstance(given, Vector) or len(given.items) != count:
@@ -569,7 +570,7 @@ class TableWriter:
                 words.append(found[1])
         if scalars not in (0, counts["c"]):
             return None
-        form = WarpMma(a_type, b_type, shape.b_registers, d_type == "s32", bool(op["satfinite"]), bool(scalars))
+        form = WarpMma(a_type, b_type, shape.b_registers, d_type, bool(op["satfinite"]), bool(scalars))
         kernel = self._kernel(form, lambda: form)
         return None if kernel is None else Record(op, kernel, words)
 
