@@ -129,7 +129,7 @@ def bring(g: Group, purpose: Purpose, members: int, bits: int, values: tuple[Any
     if meeting is None:
         meeting = Meeting(g.cta, g.first_warp, purpose, members)
         meetings[meeting.key] = meeting
-    g.grid.effects += 1
+    g.grid.count_local_effect()
     meeting.bring(bits, values)
     return meeting
 

@@ -99,9 +99,10 @@ class NamedBarrier(Waitable):
             self.generation.number = self.cta.phases_held[self.index]
         return self.generation
 
-    def end(self) -> None:
-        """End the present generation: the next one begins."""
+    def end(self, threads: int) -> None:
+        """End the present generation, with so many threads: the next one begins."""
         now = self.generation
+        self.cta.meetings += threads >= self.cta.live_threads
         now.over, now.passes = True, now.voters is None and self.exchange is None and self.cta.grid.reporter is None
         self.generation = Generation()
         self.cta.phases_held[self.index] += 1
@@ -110,7 +111,7 @@ class NamedBarrier(Waitable):
         """All threads arrive together, and pass."""
         now = self.begin()
         self._tell("arrive", now, threads)
-        self.end()
+        self.end(threads)
         self._tell("wait", now)
         return now
 
@@ -170,7 +171,7 @@ class NamedBarrier(Waitable):
             what = f"Barrier {self.index} got {now.arrived} arrivals; it takes {self.expected}."
             raise Diag.BAD_BARRIER.error(what=what)
         if now.arrived == self.expected:
-            self.end()
+            self.end(now.arrived)
             if self.exchange is not None:
                 self.exchange.turn()
             if self.cta.convoys:
@@ -215,6 +216,8 @@ class Cta:
         """The generations of each named barrier that are over."""
         self.phases_held = self.phases.data
         self.barriers = NamedBarriers(self)
+        self.meetings = 0
+        """The barriers of all its threads so far; those that native code passes are not counted."""
         self.mbarriers: dict[int, Any] = {}
         self.mbarrier_rows = MbarrierRows()
         self._peer = cluster.peers[1 + PEER_WORDS * rank : 1 + PEER_WORDS * (rank + 1)].data

@@ -15,6 +15,8 @@ from warploom.machine.core.names import role_of
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.grid import Grid
+    from warploom.machine.core.polling_rounds import PollingRound
+    from warploom.machine.memory.polling import Word
     from warploom.ptx.isa.table import Op
 
 Array = npt.NDArray[Any]
@@ -86,15 +88,16 @@ def _culprits(called: dict[str, Any], address: object) -> Array | None:
 def deadlock(grid: Grid) -> WarploomError:
     """The error of a grid in which every group waits and nothing is under way."""
     ctas = grid.live_ctas()
-    blocked = [group for cta in ctas for group in cta.all_groups if group.state == WAITING]
+    blocked = [group for cta in ctas for group in cta.all_groups if group.state == WAITING and not _polls(grid, group)]
+    spinning = [group for cta in ctas for group in cta.all_groups if _polls(grid, group)]
     waiting = {(g.cta.index, warp) for g in blocked for warp in range(g.first_warp, g.first_warp + g.warps)}
     total = sum(len(cta.live) for cta in ctas)
     ended = sum(not live for cta in ctas for live in cta.live)
-    polling = {(g.cta.index, warp) for g in grid.parked for warp in range(g.first_warp, g.first_warp + g.warps)}
+    polling = {(g.cta.index, warp) for g in spinning for warp in range(g.first_warp, g.first_warp + g.warps)}
     polls = f"{len(polling)} polling what nothing changes, " if polling else ""
     what = f"{_names(ctas)}: {len(waiting)} of {total} warps blocked, {polls}{ended} finished, nothing in flight."
-    first = next(iter((*blocked, *grid.parked)), None)
-    op = None if first is None else _stopped_at(grid, first)
+    first = next(iter((*blocked, *sorted(spinning, key=lambda each: not _words(grid, each, each.first_warp)[0]))), None)
+    op = None if first is None else _stopped_at(grid, first, first.first_warp)
     where = None if op is None else grid.loc_of(op)
     return Diag.DEADLOCK.error(where, notes=standing(grid), what=what, waiters=waiters(grid))
 
@@ -118,15 +121,16 @@ def waiters(grid: Grid) -> tuple[Waiter, ...]:
     found: list[Waiter] = []
     for cta in grid.live_ctas():
         for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
-            doing = _doing(grid, group)
-            if not doing:
-                continue
-            op = _stopped_at(grid, group)
-            state = "polling" if group in grid.parked else _STATES[group.state]
-            what = group.waiting.describe() if group.state == WAITING and group.waiting is not None else doing
             for number in range(group.warps):
-                part = None if group.mask is None else group.mask[WARP * number : WARP * (number + 1)]
                 warp = group.first_warp + number
+                doing = _doing(grid, group, warp)
+                if not doing:
+                    continue
+                op, polls = _stopped_at(grid, group, warp), _polls(grid, group)
+                state = "polling" if polls else _STATES[group.state]
+                waits = group.state == WAITING and group.waiting is not None and not polls
+                what = group.waiting.describe() if waits and group.waiting is not None else doing
+                part = None if group.mask is None else group.mask[WARP * number : WARP * (number + 1)]
                 place, text = (None, "") if op is None else (grid.loc_of(op), op.instruction.text)
                 lanes = (1 << WARP) - 1 if part is None else lane_bits(part)
                 found.append(Waiter(cta.index, warp, lanes, role_of(grid, warp), state, what, place, text))
@@ -160,13 +164,13 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
     """The state of the groups of a CTA, in columns; groups in the same state share a line."""
     rows: dict[tuple[str, str, str, str], list[tuple[Group, int]]] = {}
     for group in sorted(cta.all_groups, key=lambda group: group.first_warp):
-        doing = _doing(grid, group)
-        if doing:
-            op = _stopped_at(grid, group)
-            place = "the end" if op is None else str(grid.loc_of(op))
-            text = "" if op is None else op.instruction.text
-            short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
-            for warp in range(group.first_warp, group.first_warp + group.warps):
+        for warp in range(group.first_warp, group.first_warp + group.warps):
+            doing = _doing(grid, group, warp)
+            if doing:
+                op = _stopped_at(grid, group, warp)
+                place = "the end" if op is None else str(grid.loc_of(op))
+                text = "" if op is None else op.instruction.text
+                short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
                 rows.setdefault((role_of(grid, warp), place, doing, short), []).append((group, warp))
     cells = [(role, _who(warps), place, doing, f"`{text}`") for (role, place, doing, text), warps in rows.items()]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
@@ -176,8 +180,25 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
     ]
 
 
-def _stopped_at(grid: Grid, group: Group) -> Op | None:
-    """The next instruction of a group; in a loop that polls, the one that reads."""
+def _round_of(grid: Grid, group: Group) -> PollingRound | None:
+    """The round of a group whose warps poll together with others; None for the others."""
+    return next((each for each in grid.rounds if group.state in (READY, WAITING) and each.has(group)), None)
+
+
+def _polls(grid: Grid, group: Group) -> bool:
+    return group in grid.parked or _round_of(grid, group) is not None
+
+
+def _words(grid: Grid, group: Group, warp: int) -> tuple[tuple[Word, ...], Op | None]:
+    """The words that a warp polls, and the instruction that reads them where it is known."""
+    found = _round_of(grid, group)
+    return (group.polled, None) if found is None else found.polled.get((group.cta.rank, warp), ((), None))
+
+
+def _stopped_at(grid: Grid, group: Group, warp: int) -> Op | None:
+    """The next instruction of a warp; in a loop that polls, the one that reads."""
+    if _round_of(grid, group) is not None:
+        return _words(grid, group, warp)[1] or grid.op_at(group)
     if group not in grid.parked:
         return grid.op_at(group)
     blocks, ahead = grid.program.flow.blocks, [group.pc]
@@ -189,16 +210,19 @@ def _stopped_at(grid: Grid, group: Group) -> Op | None:
     return grid.op_at(group)
 
 
-def _doing(grid: Grid, group: Group) -> str:
-    """The state of a group; empty if it is done, or if its lanes have lines of their own."""
+def _doing(grid: Grid, group: Group, warp: int) -> str:
+    """The state of a warp of a group; empty if it is done, or if its lanes have lines of their own."""
+    if _polls(grid, group):
+        words = _words(grid, group, warp)[0]
+        if not words and _round_of(grid, group) is not None:
+            return "loops with the warps that poll"
+        first = f" {words[0].describe()}" if words else ""
+        more = f", and {len(words) - 1} more words" if len(words) > 1 else ""
+        return f"polls{first}{more}"
     if group.state == WAITING and group.waiting is not None:
         return f"waits for {group.waiting.describe()}"
     if group.state == READY:
-        if group not in grid.parked:
-            return "can run"
-        first = f" {group.polled[0].describe()}" if group.polled else ""
-        more = f", and {len(group.polled) - 1} more words" if len(group.polled) > 1 else ""
-        return f"polls{first}{more}"
+        return "can run"
     if group.state == JOINING and group.joined is not None and group.joined.any():
         return f"{lanes_named(group.joined)} wait for the other lanes of their warp"
     return ""

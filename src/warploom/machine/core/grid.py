@@ -20,6 +20,7 @@ from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Gro
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, site
 from warploom.machine.core.options import Options
+from warploom.machine.core.polling_rounds import Rounds, deciding
 from warploom.machine.core.reporting import Reporter
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
@@ -30,7 +31,7 @@ from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
 from warploom.machine.instructions.control import Printed
-from warploom.machine.memory.polling import polling
+from warploom.machine.memory.polling import Polled, polling
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.store_buffers import Store, StoreBuffers
 from warploom.machine.routines import turn_loop
@@ -116,6 +117,7 @@ class Grid:
         """True if groups among `ready` or `spent` may have merged with others since."""
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
+        self.rounds = Rounds(self)
         self.flight = InFlight([0])
         self.buffers = StoreBuffers(self) if getattr(setup.schedule, "buffers", False) else None
         self.clusters: list[Cluster] = []
@@ -131,6 +133,9 @@ class Grid:
         self.special_tables: dict[int, Any] = {}
         self.budget = setup.limit if setup.limit is not None else 1 << 62
         self.effects = 0
+        self.local_effects = 0
+        """Those that are known to stay in a cluster, and to change no more than its shared memory; native code does not
+        count them."""
         self.moved: dict[str, int] = {}
         self.printed = Printed()
         self.barriers: dict[str, None] = {}
@@ -156,6 +161,8 @@ class Grid:
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries = self._breaks = 0
         self._look_at = _LOOK_AFTER
+        self._floor = self.rounds.floor(1)
+        """The budget below which the limit and the clusters are looked at."""
         self._budget_at_effect = self._completed_at = self.budget
         self._patience = _FAIR_INSTRUCTIONS
         self._bytes_per_cta = resident_bytes(
@@ -294,7 +301,7 @@ class Grid:
                 self._run(group, self._turn)
                 if self._deadline is not None and time.monotonic() > self._deadline:
                     raise self._timed_out()
-                if self.budget < 0:
+                if self.budget < self._floor:
                     self._check_limits()
                 if self.parked:
                     self._unpark()
@@ -308,7 +315,7 @@ class Grid:
         """The fast path of a random schedule, while nothing is in flight: native code draws as `_step` lets it."""
         words = turns.words
         while ready.size:
-            if self.flight.possible or self.parked or self.spent or self.has_stale or self.budget < 0:
+            if self.flight.possible or self.parked or self.spent or self.has_stale or self.budget < self._floor:
                 return
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return
@@ -320,6 +327,7 @@ class Grid:
                 launch = not self._has_enough()
             words[turn_loop.BUDGET], words[turn_loop.EFFECTS] = self.budget, self.effects
             words[turn_loop.LAST], words[turn_loop.BUDGET_AT_EFFECT] = self._last_effects, self._budget_at_effect
+            words[turn_loop.FLOOR] = self._floor
             why = turns.take(ready, launch, most)
             self._steps += most - words[turn_loop.LEFT]
             self._all_ran_at = self._steps
@@ -385,7 +393,7 @@ class Grid:
     def _is_overdue(self) -> bool:
         """True if groups have run for so long that an operation must complete: they may poll for what depends on it.
 
-        A CTA whose warps poll together, with barriers between them, is never suspended. Each time that groups go on
+        A CTA whose warps poll together, with barriers between them, is suspended late. Each time that groups go on
         without waiting, the next operation has to wait less.
         """
         since = self._completed_at - self.budget
@@ -469,6 +477,8 @@ class Grid:
             counted = f"launching a warp counts as {_LAUNCH_COST} instructions, or more with its memory"
             used = (limit or 0) - self.budget
             raise Diag.LIMIT.error(notes=(*standing(self), counted), used=used, limit=limit, waiters=waiters(self))
+        if self.budget < self._floor:
+            self._floor = self.rounds.look()
         if self.effects != self._last_effects:
             self._last_effects, self._budget_at_effect = self.effects, self.budget
             self._look_at = _LOOK_AFTER
@@ -502,8 +512,8 @@ class Grid:
             self.texts.flavour = self.texts.usual
 
     def _comes_back(self, group: Group) -> bool:
-        before, effects = group.snapshot(), self.effects
-        with polling((self.memory, *(cta.shared for cta in group.cta.cluster.ctas))) as polled:
+        before, effects, counts = group.snapshot(), self.effects, list(group.counts)
+        with polling((self.memory, *(cta.shared for cta in group.cta.cluster.ctas)), Polled()) as polled:
             for _ in range(_LOOP_BLOCKS):
                 budget = self.budget
                 group.run(1)
@@ -511,10 +521,18 @@ class Grid:
                     return False
                 self._withdraw(group)
                 if group.pc == before[0] and group.snapshot() == before:
+                    blocks = [index for index, count in enumerate(counts) if group.counts[index] != count]
+                    if deciding(self.program, blocks) is None:
+                        break
                     group.polled = polled.words()
                     return True
         self.ready.append(group)
         return False
+
+    def count_local_effect(self) -> None:
+        """Count an effect that stays in a cluster: an arrival at a barrier, or a store to shared memory."""
+        self.effects += 1
+        self.local_effects += 1
 
     def _withdraw(self, group: Group) -> None:
         for queue in (self.ready, self.spent):
@@ -527,10 +545,11 @@ class Grid:
         """Resume a suspended group once a word that it polls has changed."""
         if self.parked and self.effects != self._parked_at:
             self._parked_at = self.effects
-            woken = [group for group in self.parked if not group.polled or any(word.changed for word in group.polled)]
+            woken = [group for group in self.rounds.others(self.parked) if group.sees_change]
             for group in woken:
                 self.parked.remove(group)
             self.ready.extend(woken)
+            self.rounds.wake()
 
     def _can_launch(self) -> bool:
         return self._next < self._total and len(self.clusters) < self._capacity
@@ -646,6 +665,8 @@ class Grid:
         self.effects += 1
         if listed:
             self.flight.remove(operation)
+        for each in self.rounds:
+            each.touched |= each.cluster is operation.cluster
         before, self.current, self.sight = self.current, operation.issuer, operation.sight
         if self.reporter is None:
             operation.run()
@@ -727,11 +748,14 @@ class Grid:
             self._expiries = 0
             return True
         if self.parked and self.effects != self._tried_at:
-            # A loop may look at more than one pass of it has read.
-            self._tried_at = self.effects
-            self.ready.extend(self.parked)
-            self.parked.clear()
-            return True
+            # A loop may look at more than one pass of it has read, or depend on the order of the warps.
+            if not self.rounds.recur():
+                return True
+            alone, self._tried_at = self.rounds.others(self.parked), self.effects
+            self.ready.extend(alone)
+            self.parked = [group for group in self.parked if group not in alone]
+            if alone:
+                return True
         raise deadlock(self)
 
     def live_ctas(self) -> list[Cta]:

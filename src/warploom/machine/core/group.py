@@ -248,6 +248,15 @@ class Group:
             self.token, row[RESUME] = None, table.after[table.waiting[row[PC]]]
         row[BLOCKS], row[CONTEXT] = table.blocks_at, self._context().address
 
+    @property
+    def sees_change(self) -> bool:
+        """True if a word that the group polls has changed, or if it is not known what it polls."""
+        return not self.polled or any(word.changed for word in self.polled)
+
+    def forget_words(self) -> None:
+        """Let any effect end the polling of the group."""
+        self.polled = ()
+
     def tally(self, blocks: Array) -> int:
         """Add the executions of blocks, by warps, to sums; return the instructions of each warp."""
         counts = np.asarray(self.counts)

@@ -97,7 +97,7 @@ class Turns:
         self._array = np.zeros(loop.ARGUMENTS, np.int64)
         self.words: Any = self._array.data
         """The arguments of the loop (`routines/turn_loop.py`). Its caller sets the progress of the grid (`BUDGET` to
-        `BUDGET_AT_EFFECT`) before each call."""
+        `BUDGET_AT_EFFECT`) and the `FLOOR` before each call."""
         self.words[loop.SHORT], masks = schedule.limits()
         for at, mask in enumerate(masks, loop.MASKS):
             self.words[at] = mask

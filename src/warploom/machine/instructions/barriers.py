@@ -120,7 +120,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
         g.wait(_barrier(g, mask, index))
         return None
     barrier, needed = _barrier(g, mask, index), _needed(g, mask, count)
-    g.grid.effects += 1
+    g.grid.count_local_effect()
     alone = not barrier.generation.arrived and not barrier.waiters
     whole = mask is g.mask is g.token is votes is None and g.lanes == (needed or g.cta.live_threads)
     if alone and whole and g.grid.passes_alone:  # all that it waits for come together
@@ -159,7 +159,7 @@ def arrive(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, index: Any, count: Any) -> bool:
         barrier = _barrier(g, mask, index)
-        g.grid.effects += 1
+        g.grid.count_local_effect()
         if _arrive(op, g, mask, barrier, _needed(g, mask, count), None) is None:
             return False
         g.token = None

@@ -135,7 +135,7 @@ def arrive(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None) -> None:
         barrier = _barrier(g)
-        g.grid.effects += 1
+        g.grid.count_local_effect()
         for warp, bits in _warps(op, g, mask):
             barrier.arrive(g.cta, warp, bits)
         barrier.settle()
@@ -152,7 +152,7 @@ def wait(op: Op) -> Run:
         if not all(barrier.passes(g.cta, warp, bits) for warp, bits in warps):
             g.wait(barrier)
             return False
-        g.grid.effects += 1
+        g.grid.count_local_effect()
         barrier.passed(g, warps)
         return True
 

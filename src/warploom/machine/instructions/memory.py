@@ -66,8 +66,11 @@ class Spaces:
 
     def store(self, g: Group, mask: Array | None, address: Any, value: Any, width: int) -> None:
         """Write one value or one per lane."""
-        g.grid.effects += 1
         space = self.space
+        if space == "shared":
+            g.grid.count_local_effect()
+        else:
+            g.grid.effects += 1
         if space == "global":
             live = mask if mask is not None else g.mask
             if g.grid.buffers is not None:

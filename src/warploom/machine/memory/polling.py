@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from warploom.diagnostics import WarploomError
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
 
 Memory = GlobalMemory | FlatMemory
-_MOST_WORDS = 256
+MOST_WORDS = 256
 """A loop that reads more is woken by any change of memory."""
 
 
@@ -60,16 +60,24 @@ class Polled:
         """The words that were read, with their present values; nothing where it is too much to compare again and
         again.
         """
-        if len(self.seen) > _MOST_WORDS:
+        if len(self.seen) > MOST_WORDS:
             return ()
         found = [Word(memory, address, width, None) for (_, address, width), memory in self.seen.items()]
         return tuple(Word(word.memory, word.address, word.width, word.now()) for word in found)
 
 
+class Collector(Protocol):
+    """Takes the addresses that are read."""
+
+    def note(self, memory: Any, address: Any, width: int, mask: Any) -> None: ...
+
+
+C = TypeVar("C", bound=Collector)
+
+
 @contextmanager
-def polling(memories: Sequence[Memory]) -> Iterator[Polled]:
+def polling(memories: Sequence[Memory], polled: C) -> Iterator[C]:
     """Collect what is loaded from some memories, and what atomics look at in global memory, meanwhile."""
-    polled = Polled()
     for memory in memories:
         _watch(memory, polled)
     try:
@@ -81,7 +89,7 @@ def polling(memories: Sequence[Memory]) -> Iterator[Polled]:
                 vars(memory).pop(name, None)
 
 
-def _watch(memory: Any, polled: Polled) -> None:
+def _watch(memory: Any, polled: Collector) -> None:
     load = memory.load
 
     def noted(address: Any, width: int, mask: Any, what: str) -> Any:

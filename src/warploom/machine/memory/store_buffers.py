@@ -220,9 +220,15 @@ class StoreBuffers:
             elif store.reach < reach:
                 del self._seen[store.seen_by][store.number]
                 store.reach, store.seen_by = reach, g.cta if reach == _REACH["cta"] else g.cta.cluster
-                self._grid.effects += 1
+                if store.home is None:
+                    self._grid.effects += 1
+                else:
+                    self._grid.count_local_effect()
+                # What they poll may look different now, although memory has not changed.
                 for group in self._grid.parked:
-                    group.polled = ()  # what it polls may look different now, although memory has not changed
+                    group.forget_words()
+                for each in self._grid.rounds:
+                    each.forget_words()
                 self._put(store)
 
     def commit(self, store: Store) -> None:
@@ -237,7 +243,10 @@ class StoreBuffers:
 
     def _write(self, store: Store, kept: dict[int, Store]) -> None:
         del self._stores[store.number], kept[store.number]
-        self._grid.effects += 1
+        if store.home is None:
+            self._grid.effects += 1
+        else:
+            self._grid.count_local_effect()
         history = self._history if store.home is None else None
         try:
             before = None if history is None else history.bytes_at(store.addresses, store.width)

@@ -18,13 +18,13 @@ the blocks that it has executed without an effect, and for how many of them it i
 GROUP_WORDS = 8
 
 (READY, COUNT, DRAWS, AT, END, TAKEN, SHORT, LAUNCHES, LEFT, BUDGET, EFFECTS, LAST, BUDGET_AT_EFFECT, LOOK_AFTER, GROUP,
- TURN, NUMBER, PART, BEFORE, MASKS) = range(20)  # fmt: skip
+ TURN, NUMBER, PART, BEFORE, FLOOR, MASKS) = range(21)  # fmt: skip
 """The arguments: the ready groups and their number; draws, the next of them, and their number; turns taken so far, the
 number of those of one block, 1 if a cluster can be launched; turns that may be taken; instructions that may be executed
 (where an instruction is left to Python, as many as before the turn), effects so far, effects at the last look and the
 instructions left then, instructions without an effect until the next look. Then the results: a group, the blocks of its
-turn, the number of a record, 1 if that is in the second part of a turn, the effects before the turn. Last, the masks of
-the lengths of turns."""
+turn, the number of a record, 1 if that is in the second part of a turn, the effects before the turn. Last, the
+instructions below which Python looks at the limits, and the masks of the lengths of turns."""
 ARGUMENTS = MASKS + 4
 LEAVES, DRAWN_OUT, LAUNCH, PYTHON, ESCAPE, EXAMINE = range(6)
 """The reasons for a return: Python must look at the limits, or there is no group; there are no more draws; a cluster is
@@ -65,6 +65,7 @@ entry:
 {_get("%arguments", SHORT, "short_turns")}
 {_get("%arguments", LAUNCHES, "can_launch")}
 {_get("%arguments", LOOK_AFTER, "look_after")}
+{_get("%arguments", FLOOR, "floor")}
   br label %next
 next:
 {_get("%arguments", COUNT, "count")}
@@ -75,7 +76,7 @@ next:
 {_get("%arguments", AT, "first_draw")}
   %none = icmp eq i64 %count, 0
   %over = icmp eq i64 %left, 0
-  %poor = icmp slt i64 %budget, 0
+  %poor = icmp slt i64 %budget, %floor
   %stops0 = or i1 %none, %over
   %stops = or i1 %stops0, %poor
   br i1 %stops, label %leave, label %look

@@ -34,6 +34,7 @@ from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.meeting_loops import meeting_loops
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
@@ -282,6 +283,11 @@ class Program:
         """A digest of the kernel's instructions, without the lines that they come from."""
         text = "\n".join(op.instruction.text for block in self.flow.blocks for op in block.ops)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def meeting_loops(self) -> frozenset[int]:
+        """The blocks of loops in which threads meet and memory is read."""
+        return meeting_loops(self.flow)
 
     def shared_needs(self, block: int) -> tuple[int, ...]:
         """The uniform integers that a block or a later one may still read."""
