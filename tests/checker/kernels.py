@@ -40,10 +40,11 @@ def kernel(body: str, target: str = "sm_90a") -> str:
 
 
 def checked(
-    body: str, *, block: int = 64, grid: int = 1, profile: str = "strict", target: str = "sm_90a", **options: Any
-) -> warploom.Report:
-    """The report of a small kernel."""
-    out = np.zeros(block * grid, np.uint32)
+    body: str, *, block: int = 64, grid: int = 1, profile: str = "strict", target: str = "sm_90a", words: int = 0,
+    **options: Any,
+) -> warploom.Report:  # fmt: skip
+    """The report of a small kernel whose output has so many words, or one for each thread."""
+    out = np.zeros(words or block * grid, np.uint32)
     return warploom.check(
         kernel(body, target), launch={"grid": grid, "block": block, "args": [out]}, profile=profile, **options
     )

@@ -227,3 +227,28 @@ def test_the_result_of_an_atomic_reaches_control_through_shared_memory() -> None
     report = checked(body, grid=2, block=32)
     assert report.verdict is Verdict.INCOMPLETE
     assert "atomic" in report.reasons[0]
+
+
+def test_the_result_of_an_atomic_reaches_control_through_global_memory() -> None:
+    report = checked(
+        "@%p1 atom.relaxed.gpu.global.add.u32 %r7, [%rd1], 1; @%p1 st.global.u32 [%rd1+8], %r7; bar.sync 0; "
+        "ld.global.u32 %r8, [%rd1+8]; setp.eq.u32 %p2, %r8, 0; @%p2 st.global.u32 [%rd3+128], %r1;",
+        words=256,
+    )
+    assert report.verdict is Verdict.INCOMPLETE
+    assert "atomic" in report.reasons[0]
+
+
+STRONG = "@%p1 {strong}; mov.u32 %r7, 5; st.shared.u32 [%r5], %r7; bar.sync 0; ld.shared.u32 %r8, [%r8];"
+STEERS = "setp.eq.u32 %p2, %r8, 5; @%p2 st.global.u32 [%rd3], %r1;"
+
+
+@pytest.mark.parametrize(
+    "strong", ["ld.relaxed.gpu.global.u32 %r7, [%rd1]", "atom.relaxed.gpu.global.add.u32 %r7, [%rd1], 1"]
+)
+def test_a_register_that_held_the_result_of_a_strong_access_may_be_used_again(strong: str) -> None:
+    body = f"xor.b32 %r8, %r4, 128; add.u32 %r8, %r2, %r8; add.u64 %rd3, %rd3, 256; {STRONG.format(strong=strong)}"
+    whole = checked(f"{body} {STEERS}", block=64, grid=1, words=256)
+    assert whole.verdict is Verdict.PROVED
+    handed = checked(f"{body.replace('mov.u32 %r7, 5;', 'add.u32 %r7, %r7, 5;')} {STEERS}", words=256)
+    assert handed.verdict is Verdict.INCOMPLETE

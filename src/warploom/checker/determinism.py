@@ -74,37 +74,53 @@ def steering(flow: Flow) -> frozenset[int]:
 def _steering(flow: Flow) -> frozenset[str]:
     """The registers that reach control, an address or synchronisation.
 
-    If a value is loaded from shared memory to steer the kernel, the result of an atomic or of polling that is stored to
-    shared memory counts as well: compilers hand it to the other warps so.
+    If a value is loaded to steer the kernel, the result of an atomic or of polling that is stored to the same memory
+    counts as well: compilers hand it to the other warps so.
     """
     slice_ = control_slice(flow)
     ops = [op for block in flow.blocks for op in block.ops]
     results = [op for op in ops if any(_KINDS[kind](op) for kind in ("atomic", "polled"))]
-    if not results or not any(_accesses_shared(op, "reads") for op in slice_.loads):
-        return slice_.registers
-    stores = [op for op in ops if _accesses_shared(op, "writes")]
-    handed = {name for op in results if _reaches(ops, op, stores) for name in written(op)}
-    return slice_.registers | handed
+    found = set(slice_.registers)
+    for space in ("shared", "global") if results else ():
+        if any(_accesses(op, "reads", space) for op in slice_.loads):
+            stores = {id(op) for op in ops if _accesses(op, "writes", space)}
+            found.update(name for op in results if _reaches(flow, op, stores) for name in written(op))
+    return frozenset(found)
 
 
-def _accesses_shared(op: Op, verb: str) -> bool:
-    """True for a load or store of shared memory."""
+def _accesses(op: Op, verb: str, space: str) -> bool:
+    """True for a load or store that may access a space: it names that one, or none."""
     families = ("ld", "ldu") if verb == "reads" else ("st", "red", "atom")
-    return op.family.partition(".")[0] in families and any(
-        effect.verb == verb and ("shared" in effect.space or effect.space.startswith("{")) for effect in op.form.effects
-    ) and "global" not in op.instruction.opcode  # fmt: skip
+    if op.family.partition(".")[0] not in families:
+        return False
+    effects = [effect for effect in op.form.effects if effect.verb == verb]
+    spaces = (op["space"] if effect.space == "{space}" else effect.space for effect in effects)
+    return any(each.partition("::")[0] in ("", space) for each in spaces)
 
 
-def _reaches(ops: list[Op], source: Op, sinks: list[Op]) -> bool:
-    """True if the result of an instruction may be an operand of some others."""
-    names = set(written(source))
-    before = 0
-    while len(names) > before:
-        before = len(names)
-        for op in ops:
-            if not names.isdisjoint(read(op)):
-                names.update(written(op))
-    return any(not names.isdisjoint(read(op)) for op in sinks)
+def _reaches(flow: Flow, source: Op, sinks: set[int]) -> bool:
+    """True if the result of an instruction may be an operand of one of some others, which are named by their identity.
+
+    A register keeps it until an instruction without a guard writes something else there.
+    """
+    before: dict[int, frozenset[str]] = {block.index: frozenset() for block in flow.blocks}
+    ahead = [block.index for block in flow.blocks if any(op is source for op in block.ops)]
+    while ahead:
+        block = flow.blocks[ahead.pop()]
+        held = set(before[block.index])
+        for op in block.ops:
+            uses = not held.isdisjoint(read(op))
+            if uses and id(op) in sinks:
+                return True
+            if uses or op is source:
+                held.update(written(op))
+            elif op.instruction.guard is None:
+                held.difference_update(written(op))
+        for each in block.successors:
+            if not held <= before[each]:
+                before[each] |= held
+                ahead.append(each)
+    return False
 
 
 @once
