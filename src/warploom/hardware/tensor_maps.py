@@ -42,8 +42,12 @@ OFFSET_LIMIT = {3: 1 << 16, 4: 1 << 8, 5: 1 << 5}
 """The offsets of an im2col copy are below this, by the rank (PTX ISA 9.7.9.27.1.2)."""
 WIDE_OFFSET_LIMIT = 32
 """The offset of an im2col::w copy along W is below this (PTX ISA 9.7.9.27.1.2)."""
+HALO_LIMIT = {"im2col::w": 512, "im2col::w::128": 32}
+"""The halo of a wide copy is below this, in pixels (PTX ISA 9.7.9.27.1.2)."""
 WIDE_PIXELS = 128
-"""Pixels of every im2col::w::128 copy."""
+"""Pixels of every im2col::w::128 copy, without halos."""
+HALO_PIXELS = 32
+"""An im2col::w::128 copy has a halo for each so many of them (PTX ISA 5.5.5.3)."""
 WIDE_MODES = {"im2col::w": 0, "im2col::w::128": 1}
 """By name, the codes of CUtensorMapIm2ColWideMode."""
 MODES = ("tile", "im2col", *WIDE_MODES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -42,6 +42,19 @@ class BoxGeometry:
     """In the im2col modes, the first position of a pixel along each spatial axis (in the wide modes: W only)."""
     upper_corner: Sizes = ()
     """The last position of a pixel along these axes, counted from the end of the tensor: 0 is its last element."""
+    halo: int = 0
+    """In the wide modes, the pixels of a halo, which are among those of the box."""
+
+    def with_halo(self, halo: int) -> BoxGeometry:
+        """The geometry of a copy in a wide mode with a halo: more pixels."""
+        if halo not in self._halos:
+            halos = facts.WIDE_PIXELS // facts.HALO_PIXELS if self.mode == "im2col::w::128" else 1
+            self._halos[halo] = replace(self, box=(self.box[0] + halos * halo, self.box[1]), halo=halo)
+        return self._halos[halo]
+
+    @cached_property
+    def _halos(self) -> dict[int, BoxGeometry]:
+        return {}
 
     @cached_property
     def windows(self) -> dict[Sizes, Any]:

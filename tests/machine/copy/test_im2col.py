@@ -275,18 +275,70 @@ def test_a_traced_kernel_takes_the_taps_as_values():
         assert (out == padded[0, top : top + 3, left : left + 4].reshape(12, 8)).all()
 
 
-def test_a_halo_is_not_guessed():
-    given = TensorMap(
-        np.zeros((2, 4, 8), np.uint32),
-        box=(4, 8),
-        mode="im2col::w",
-        lower_corner=(0,),
-        upper_corner=(0,),
-        swizzle="32B",
+def rows_of_halos(mode, pixels, halo):
+    """The number of the pixel in each row, one row at a time."""
+    rows = list(range(pixels))
+    if mode == "im2col::w":
+        return rows + [pixels + at for at in range(halo)]
+    for at in range(halo):
+        rows += [
+            32 + at,
+            64 + at,
+            96 + at,
+            128 + at,
+        ]  # one lane of each quadrant of TMEM, as tcgen05.cp.4x256b takes them
+    return rows
+
+
+@pytest.mark.parametrize(("mode", "pixels"), [("im2col::w", 23), ("im2col::w", 128), ("im2col::w::128", 128)])
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_halos_follow_the_pixels(rank, mode, pixels):
+    rng = np.random.default_rng()
+    for halo in (1, 2, int(rng.integers(3, 32))):
+        shape = (int(rng.integers(2, 40)), *rng.integers(1, 4, rank - 3).tolist(), 9, 8)
+        array = rng.integers(1, 1 << 32, shape, dtype=np.uint32)
+        low, high, steps = [-1], [1], (1,) * (rank - 2) + (int(rng.integers(1, 4)), 1)
+        given = TensorMap(
+            array, box=(pixels, 8), mode=mode, lower_corner=low, upper_corner=high, element_strides=steps, swizzle="32B"
+        )
+        first = (0, *(int(rng.integers(0, extent)) for extent in shape[1:-2]), int(rng.integers(-4, 9)), 0)
+        tap = int(rng.integers(0, 4))
+        geometry = given.geometry.with_halo(halo)
+        rows = rows_of_halos(mode, pixels, halo)
+        walk = expected(array, (max(rows) + 1, 8), first, (0,) * (rank - 3) + (tap,), low, high, steps, wide=True)
+        dense = read_box(array.reshape(-1).view(np.uint8), geometry, first[::-1], 0, (tap,))
+        assert (dense.view(np.uint32).reshape(len(rows), 8) == walk[rows]).all()
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+@pytest.mark.parametrize(("mode", "halos"), [("im2col::w", 1), ("im2col::w::128", 4)])
+def test_a_kernel_loads_halos(mode, halos, schedule):
+    """All rows are in shared memory, and the mbarrier gets the bytes of all."""
+    rng = np.random.default_rng()
+    image = rng.integers(1, 1 << 32, (50, 3, 7, 8), dtype=np.uint32)
+    corners = {"lower_corner": (0,), "upper_corner": (0,), "swizzle": "32B"}
+    given, rows = TensorMap(image, box=(128, 8), mode=mode, **corners), rows_of_halos(mode, 128, 2)
+    out = np.zeros((len(rows), 8), np.uint32)
+    lines = "".join(
+        f"""ld.shared.v4.u32 {{%r4, %r5, %r6, %r7}}, [data+{at * 32 + half * 16}];
+        st.global.v4.u32 [%rd3+{at * 32 + (half ^ (at >> 2 & 1)) * 16}], {{%r4, %r5, %r6, %r7}};"""
+        for at in range(len(rows))
+        for half in range(2)
     )
-    error = fault(load(3, "im2col::w", (0, 0, 0), (2, 0), 128), "map:a", (given,), target="sm_100a")
-    assert error.code == "NOT_MODELLED"
-    assert "a halo of 2 pixels" in error.what
+    assert len(rows) == 128 + 2 * halos
+    body = load(4, mode, (0, 2, 1, 3), (2, 1), 32 * len(rows)) + f"ld.param.u64 %rd3, [out]; {lines}"
+    run(body, "map:a ptr:out", (given, out), target="sm_100a", data=8192, schedule=schedule)
+    walk = expected(image, (max(rows) + 1, 8), (3, 1, 2, 0), (0, 1), (0,), (0,), (1, 1, 1, 1), wide=True)
+    assert (out == walk[rows]).all()
+
+
+@pytest.mark.parametrize(("mode", "most"), [("im2col::w", 511), ("im2col::w::128", 31)])
+def test_a_halo_beyond_the_limit_is_refused(mode, most):
+    corners = {"lower_corner": (0,), "upper_corner": (0,), "swizzle": "32B"}
+    given = TensorMap(np.zeros((2, 4, 8), np.uint32), box=(4, 8), mode=mode, **corners)
+    error = fault(load(3, mode, (0, 0, 0), (most + 1, 0), 128), "map:a", (given,), target="sm_100a")
+    assert error.code == "BAD_COORDINATES"
+    assert f"is 0 to {most} pixels" in error.what
 
 
 BROKEN = [

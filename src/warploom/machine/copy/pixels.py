@@ -3,7 +3,10 @@
 A copy takes a fixed number of pixels from its first one on. They run through the pixel box along W, then H, then D,
 then to the next image: from the lower corner of an axis to its upper corner, both included, one element stride apart.
 The offsets of the instruction (a tap of the filter) shift every pixel, not the box (PTX ISA 5.5.4 and 5.5.5). The
-wide modes have a pixel box of one row: D and H of the first pixel stay.
+wide modes have a pixel box of one row: D and H of the first pixel stay. Their halo is more pixels of the same walk, in
+the rows after the others. That of im2col::w follows the last pixel. In im2col::w::128 each 32 pixels have one: the
+first pixels of the four halos come first, then the second ones. The ISA shows the place of these in a figure only; it
+is that of another simulator (docs/fidelity.md).
 """
 
 from __future__ import annotations
@@ -14,26 +17,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warploom.diagnostics import Diag
-from warploom.hardware.tensor_maps import OFFSET_LIMIT, WIDE_MODES, WIDE_OFFSET_LIMIT
+from warploom.hardware.tensor_maps import (
+    HALO_LIMIT,
+    HALO_PIXELS,
+    OFFSET_LIMIT,
+    WIDE_MODES,
+    WIDE_OFFSET_LIMIT,
+    WIDE_PIXELS,
+)
 from warploom.host.tensor_map import BoxGeometry
 
 Array = NDArray[np.int64]
 
 
-def shifts(geometry: BoxGeometry, coords: Sequence[int], offsets: Sequence[int]) -> tuple[int, ...]:
-    """The shift along W, H and D for the last operand of a load, after a check of it."""
+def halo_and_shifts(
+    geometry: BoxGeometry, coords: Sequence[int], offsets: Sequence[int]
+) -> tuple[int, tuple[int, ...]]:
+    """The pixels of a halo, and the shift along W, H and D, for the last operand of a load, after a check of it."""
     wide = geometry.mode in WIDE_MODES
     count = 2 if wide else geometry.rank - 2
     if len(offsets) != count:
         what = f".{geometry.mode} of a tensor of rank {geometry.rank} has {count} offsets, not {len(offsets)}"
         raise Diag.BAD_COORDINATES.error(coords=tuple(coords), what=what)
-    if wide and offsets[0]:
-        raise Diag.NOT_MODELLED.error(what=f"A tensor copy in mode .{geometry.mode} with a halo of {offsets[0]} pixels")
+    halo = offsets[0] if wide else 0
+    if wide and not 0 <= halo < HALO_LIMIT[geometry.mode]:
+        what = f"the halo {halo} of .{geometry.mode} is 0 to {HALO_LIMIT[geometry.mode] - 1} pixels"
+        raise Diag.BAD_COORDINATES.error(coords=tuple(coords), what=what)
     shift, limit = (offsets[1:], WIDE_OFFSET_LIMIT) if wide else (offsets, OFFSET_LIMIT[geometry.rank])
     if not all(0 <= value < limit for value in shift):
         what = f"the offsets {tuple(shift)} of .{geometry.mode} at rank {geometry.rank} are 0 to {limit - 1}"
         raise Diag.BAD_COORDINATES.error(coords=tuple(coords), what=what)
-    return tuple(shift)
+    return halo, tuple(shift)
 
 
 def _outside(geometry: BoxGeometry, axis: int, first: int, low: int, high: int) -> str:
@@ -43,6 +57,15 @@ def _outside(geometry: BoxGeometry, axis: int, first: int, low: int, high: int) 
     return f"the first pixel is at {first} of axis {axis}, outside the pixel box ({low} to {high})"
 
 
+def _positions(geometry: BoxGeometry) -> Array:
+    """The number of each pixel of a copy in the walk through the pixel box."""
+    if geometry.mode != "im2col::w::128" or not geometry.halo:
+        return np.arange(geometry.box[0], dtype=np.int64)
+    pixels = np.arange(WIDE_PIXELS, dtype=np.int64)
+    halos = np.arange(geometry.halo, dtype=np.int64)[:, None] + pixels[::HALO_PIXELS] + HALO_PIXELS
+    return np.concatenate([pixels, halos.reshape(-1)])
+
+
 def pixel_rows(
     geometry: BoxGeometry, coords: Sequence[int], shift: Sequence[int]
 ) -> tuple[NDArray[np.intp], Array, int, int]:
@@ -50,7 +73,7 @@ def pixel_rows(
     that do: the first and the number. Bytes count as in global memory.
     """
     rank, element = geometry.rank, geometry.element
-    left: Array = np.arange(geometry.box[0], dtype=np.int64)
+    left = _positions(geometry)
     inside = np.ones(len(left), bool)
     offset = np.zeros(len(left), np.int64)
     corners = len(geometry.lower_corner)

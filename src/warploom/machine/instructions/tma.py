@@ -45,7 +45,7 @@ from warploom.machine.copy.bulk import (
     shared_span,
     submit,
 )
-from warploom.machine.copy.pixels import shifts
+from warploom.machine.copy.pixels import halo_and_shifts
 from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
 from warploom.machine.core.events import Touch
 from warploom.machine.core.group import WARP
@@ -161,7 +161,11 @@ def load(op: Op) -> Run:
     ) -> None:
         tensor = mapped(g.grid, where)
         _check_map(tensor, coords, rank, mode)
-        shift = () if tiled else shifts(tensor.geometry, coords, offsets)
+        shift: tuple[int, ...] = ()
+        if not tiled:
+            halo, shift = halo_and_shifts(tensor.geometry, coords, offsets)
+            if halo:
+                tensor = MappedTensor(tensor.geometry.with_halo(halo), tensor.region, tensor.origin)
         owner, offset = _span(g.cta, dst, tensor, four=four, own=local)
         for target, signal in _targets(g.cta, owner, barrier, ctas, pair):
             _issue(g, target, offset, tensor, coords, shift, signal)
