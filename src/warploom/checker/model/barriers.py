@@ -35,7 +35,6 @@ class Ended(NamedTuple):
     contributed: dict[int, int]
     """The latest contribution of each component; to know them all is to come after the phase."""
     is_asynchronous: bool
-    clock: Clock
 
 
 class Waiter(NamedTuple):
@@ -78,6 +77,8 @@ class Ledger:
     contributed: dict[int, int] = field(default_factory=dict)
     asynchronous: int = 0
     ended: dict[int, Ended] = field(default_factory=dict)
+    handed: Clock | None = None
+    """What the latest phase that has ended hands to threads that see its end: a test can see no earlier one."""
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
     expects: list[Waiter] = field(default_factory=list)
     users: dict[int, tuple[int, Event]] = field(default_factory=dict)
@@ -277,7 +278,7 @@ class Mbarriers:
                     "PHASE_OVERRUN", text, (self.party(waiter.event, ledger),), missing=missing, barrier=ledger.name
                 )
         clock.set(ledger.component, phase + 1, (X, G, P, PG))
-        ledger.ended[phase] = Ended(ledger.contributed, ledger.asynchronous > 0, clock)
+        ledger.ended[phase], ledger.handed = Ended(ledger.contributed, ledger.asynchronous > 0), clock
         ledger.ended.pop(phase - _KEPT, None)
         ledger.phase, ledger.clock, ledger.arrived, ledger.asynchronous = phase + 1, None, None, 0
         ledger.expects, ledger.contributed = [], {}
@@ -300,11 +301,11 @@ class Mbarriers:
                 self._findings.add(
                     "PHASE_ABA", text, (self.party(event, ledger),), missing=missing, barrier=ledger.name
                 )
-            over = ledger.ended.get(phase)
-            if over is not None:
-                part.clock.acquire(over.clock, relaxed=event.semantics == "relaxed")
-                part.learned(over.clock)
-                part.history.append(Sync(event.source, over.clock))
+            handed = ledger.handed
+            if handed is not None and phase == ledger.phase - 1:
+                part.clock.acquire(handed, relaxed=event.semantics == "relaxed")
+                part.learned(handed)
+                part.history.append(Sync(event.source, handed))
             ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, event))
             ledger.users[part.component] = (warp.time, event)
         ledger.observed = max(ledger.observed, phase)

@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from warploom.checker.recurrence.variants import Refused
@@ -39,18 +39,22 @@ class _Copy(NamedTuple):
     pipe: Connection
     """The end of a pipe that the result is sent to, or received from."""
 
-    def result(self) -> Any:
-        """Wait for the result."""
+    def received(self) -> Callable[[], Any]:
+        """Wait for the result; the function returns it, or raises the error that the copy met."""
         try:
             is_result, value = self.pipe.recv()
         except EOFError:
-            raise LostCopyError("a copy of the process ended without a result") from None
+            is_result, value = False, LostCopyError("a copy of the process ended without a result")
         finally:
             self.pipe.close()
             os.waitpid(self.process, 0)
-        if not is_result:
-            raise value
-        return value
+
+        def result() -> Any:
+            if not is_result:
+                raise value
+            return value
+
+        return result
 
     def end(self, value: object, *, is_result: bool = True) -> NoReturn:
         """End the copy with a result, or with the error that it met."""
@@ -102,7 +106,7 @@ class Branches:
         """Let the run go on in a copy as well: True there. The original waits for the result of the copy."""
         copy = _copied()
         if copy.process:
-            self.results.append(copy.result())
+            self.results.append(copy.received()())
             return False
         self._here, self.events = copy, events
         return True
@@ -113,26 +117,38 @@ class Branches:
         self._here.end(value, is_result=is_result)
 
 
-def in_copies(tasks: Iterable[Callable[[], T]]) -> Generator[T, None, None]:
+def in_copies(tasks: Iterable[Callable[[], T]], *, independent: bool = False) -> Generator[T, None, None]:
     """The results of tasks, in order. With several cores several run at once, each in a copy of the process.
 
-    Tasks are taken as there are cores, so that their number may depend on the results.
+    Independent tasks are begun as cores become free. Others may depend on the results so far: one is taken when the
+    results of all but as many as there are cores have been taken, so that what it can depend on is the same in every
+    run.
     """
     cores = len(os.sched_getaffinity(0)) if can_branch() and multiprocessing.parent_process() is None else 1
     if cores == 1:
         yield from (task() for task in tasks)
         return
-    left, running = iter(tasks), deque[_Copy]()
+    left, begun, running = iter(tasks), deque[_Copy](), list[_Copy]()
+    ended: dict[_Copy, Callable[[], T]] = {}
     try:
         while True:
-            while len(running) < cores and (task := next(left, None)) is not None:
+            while (
+                len(running) < cores and (independent or len(begun) < cores) and (task := next(left, None)) is not None
+            ):
                 copy = _copied()
                 if not copy.process:
                     _run(task, copy)
+                begun.append(copy)
                 running.append(copy)
-            if not running:
+            if not begun:
                 return
-            yield running.popleft().result()
+            if begun[0] in ended:
+                yield ended.pop(begun.popleft())()
+                continue
+            for pipe in wait([copy.pipe for copy in running]):
+                (copy,) = (each for each in running if each.pipe is pipe)
+                running.remove(copy)
+                ended[copy] = copy.received()
     finally:
         for copy in running:
             copy.give_up()

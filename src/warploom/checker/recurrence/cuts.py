@@ -115,12 +115,15 @@ class Cuts:
     heads: tuple[int, ...] = field(init=False)
     """The loops with counters."""
     _live: dict[int, tuple[str, ...]] = field(init=False)
+    _entered: dict[int, list[int]] = field(init=False)
+    """The blocks from which each loop is entered."""
     _chosen: Warp | None = None
     _seen: set[tuple[int, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._live = live_registers(self.loops, self.steering)
         self.heads = tuple({each.head for each in self.steering.counted.values() if each.leaves})
+        self._entered = {head: self.loops.entered_from(head) for head in self.loops.bodies}
 
     def turn(self, grid: WatchedGrid, group: Group) -> None:
         """A group has had its turn."""
@@ -184,9 +187,7 @@ class Cuts:
 
     def _entries(self, cta: Cta, warp: int, head: int) -> int:
         """The number of times that a warp has entered a loop."""
-        body = self.loops.bodies[head]
-        before = [block.index for block in self.loops.flow.blocks if head in block.successors]
-        return _executions(cta, warp, [index for index in before if index not in body])
+        return _executions(cta, warp, self._entered[head])
 
     def _evaluated(self, group: Group) -> Iterator[tuple[tuple[Warp, int], int]]:
         blocks = {key: self.loops.block_of(counted.op) for key, counted in self.steering.counted.items()}

@@ -112,6 +112,10 @@ class Loops:
                     work += before.get(at, ())
         return {head: frozenset(body) for head, body in found.items()}
 
+    def entered_from(self, head: int) -> list[int]:
+        """The blocks from which a loop is entered."""
+        return [each for each in dict.fromkeys(self._before.get(head, ())) if each not in self.bodies[head]]
+
     def steering(self) -> Steering:
         """The steering registers, with counted comparisons cut off."""
         made = Steering()
@@ -181,7 +185,7 @@ class Loops:
         for at, op in self.defs[counted.counter]:
             if at in body and not isinstance(counted.step, int):
                 found += [name for each in _sources(op) for name in self._inputs(each, op) if name != counted.counter]
-        for op in self._starts(counted.counter, body, counted.head):
+        for op in self._starts(counted.counter, counted.head):
             computed = op.form.result == "pure" and not op.form.effects and op.instruction.guard is None
             found += (
                 [name for each in _sources(op) for name in self._inputs(each, op)] if computed else [counted.counter]
@@ -274,7 +278,7 @@ class Loops:
                 if found is None:
                     continue
                 counter, added = found
-                first = self._first(counter, body, head)
+                first = self._first(counter, head)
                 step = self._step(counter, body, head)
                 bound, leaves = self.expression(other, op), self._leaves(written(op)[0], body)
                 relation = op.instruction.opcode.split(".")[1]
@@ -360,14 +364,14 @@ class Loops:
                     work.append(successor)
         return True
 
-    def _first(self, name: str, body: frozenset[int], head: int) -> Expression:
+    def _first(self, name: str, head: int) -> Expression:
         """The value of a register when a loop is entered."""
-        values = {self.value(op) for op in self._starts(name, body, head)}
+        values = {self.value(op) for op in self._starts(name, head)}
         return values.pop() if len(values) == 1 else ("register", name)
 
-    def _starts(self, name: str, body: frozenset[int], head: int) -> list[Op]:
+    def _starts(self, name: str, head: int) -> list[Op]:
         """The instructions whose result a register may hold when a loop is entered."""
-        entries = [(at, len(self.flow.blocks[at].ops)) for at in self._before.get(head, ()) if at not in body]
+        entries = [(at, len(self.flow.blocks[at].ops)) for at in self.entered_from(head)]
         return self._reaching_at(name, entries)
 
     def expression(self, operand: object, op: Op, depth: int = _DEEPEST) -> Expression:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from warploom.checker.recurrence.branches import Branches, in_copies
 from warploom.checker.recurrence.cuts import Cut, Cuts, Repeat, Warp, Watch, has_room
@@ -26,6 +26,9 @@ from warploom.checker.recurrence.variants import Dimension, Refused, Tiles
 
 if TYPE_CHECKING:
     from warploom.checker.recurrence.sizes import Family, Recurrence, Sizes
+
+
+T = TypeVar("T")
 
 
 class Node(NamedTuple):
@@ -61,16 +64,29 @@ Cycles = dict[Node, Cycle]
 Known = dict[Node, Next]
 
 
-class Part(NamedTuple):
-    """The proof of all numbers of tiles with one number of K steps."""
+class Part(NamedTuple, Generic[T]):
+    """A part of the proof, which may have been made in a copy of the process."""
 
     sizes: Sizes
     assumed: Counter[str]
     relaxed: Counter[str]
-    is_long: bool = False
-    """True if every tile passes a cycle."""
-    known: Known = {}  # noqa: RUF012  (it is not changed)
+    found: T | None
     refused: str = ""
+
+
+class Shown(NamedTuple):
+    """All numbers of tiles with one number of K steps are proved."""
+
+    is_long: bool
+    """True if every tile passes a cycle."""
+    known: Known
+
+
+class Seen(NamedTuple):
+    """The cycles of a run, and the distance of the counter to its bound at which long tiles are cut."""
+
+    cycles: Cycles
+    room: int
 
 
 class Pairs:
@@ -96,25 +112,48 @@ class Pairs:
 
     def prove(self) -> str:
         """Prove all pairs; the sentence says which were run."""
-        found, family = self.found, self.family
+        found = self.found
         # Tiles of so many steps begin at all stages of a ring, one after the other.
         long_ = next(each for each in count(found.least + found.period) if gcd(each, found.period) == 1)
-        cycles, most = self.cycles(long_), long_ + found.period
-        parts = in_copies(partial(self._part, steps, cycles, long_) for steps in range(1, most + 1))
-        longs = 0
-        for steps, part in enumerate(parts, 1):
-            family.sizes.add(part.sizes)
-            family.rules.assumed |= part.assumed
-            family.rules.relaxed |= part.relaxed
-            if part.refused:
-                raise Refused(part.refused)
-            self.known |= part.known
-            longs = longs + 1 if part.is_long else 0
+        # Tiles with fewer than the least number of steps pass no cycle, so that they do not need to be known.
+        first: list[Callable[[], Part[Any]]] = [partial(self._seen, long_)]
+        first += [partial(self._shown, steps, {}, long_) for steps in range(1, found.least)]
+        seen, *_ = [self._taken(part) for part in in_copies(first, independent=True)]
+        self.room, most, longs = seen.room, long_ + found.period, 0
+        more = range(found.least, most + 1)
+        parts = in_copies(partial(self._shown, steps, seen.cycles, long_) for steps in more)
+        for steps, part in zip(more, parts, strict=False):
+            shown = self._taken(part)
+            self.known |= shown.known
+            longs = longs + 1 if shown.is_long else 0
             if longs == found.period:
                 parts.close()
                 ran = f"1 to {steps} K steps run, each with all numbers of tiles by recurrence"
                 return f"{self.k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
         raise Refused(f"tiles of up to {most} K steps do not show the recurrence of K steps")
+
+    def _taken(self, part: Part[T]) -> T:
+        """Count the runs of a part; what it has found."""
+        self.family.sizes.add(part.sizes)
+        self.family.rules.assumed |= part.assumed
+        self.family.rules.relaxed |= part.relaxed
+        if part.found is None:
+            raise Refused(part.refused)
+        return part.found
+
+    def _apart(self, make: Callable[[], T]) -> Part[T]:
+        """A part of the proof, with its own counts: it is made in a copy of the process where there are cores."""
+        family, rules = self.family, self.family.rules
+        before = family.sizes, rules.assumed, rules.relaxed
+        family.sizes, rules.assumed, rules.relaxed = type(family.sizes)(), Counter(), Counter()
+        found, refused = None, ""
+        try:
+            found = make()
+        except Refused as why:
+            refused = str(why)
+        part = Part(family.sizes, rules.assumed, rules.relaxed, found, refused)
+        family.sizes, rules.assumed, rules.relaxed = before
+        return part
 
     def _is_linear(self, counted: Counted) -> bool:
         found = set[int]()
@@ -126,25 +165,22 @@ class Pairs:
             found.add(bound - first - steps * step)
         return len(found) == 1
 
-    def _part(self, steps: int, cycles: Cycles, seen_with: int) -> Part:
+    def _seen(self, steps: int) -> Part[Seen]:
+        """Look for the cycles of a run with so many K steps."""
+        return self._apart(lambda: Seen(self.cycles(steps), self.room))
+
+    def _shown(self, steps: int, cycles: Cycles, seen_with: int) -> Part[Shown]:
         """Prove all numbers of tiles with one number of K steps; the cycles were seen with another number."""
-        family, rules = self.family, self.family.rules
-        before = family.sizes, rules.assumed, rules.relaxed
-        family.sizes, rules.assumed, rules.relaxed = type(family.sizes)(), Counter(), Counter()
-        made, is_long, refused, known = family.sizes, False, "", {}
-        try:
-            if is_like(self.variants, self.k, seen_with, range(steps, steps + 1)):
-                long_tiles = LongTiles(self, steps, cycles, self.known if self.is_linear else None)
-            else:
-                own = self.cycles(steps + self.found.period) if steps >= self.found.least else {}
-                long_tiles = LongTiles(self, steps, own, None)
-            _, is_long = family.tiles_with(self.k, self.tiles, steps, long_tiles)
-            known = long_tiles.learned
-        except Refused as why:
-            refused = str(why)
-        part = Part(made, rules.assumed, rules.relaxed, is_long, known, refused)
-        family.sizes, rules.assumed, rules.relaxed = before
-        return part
+
+        def make() -> Shown:
+            own, known = cycles, self.known if self.is_linear else None
+            if cycles and not is_like(self.variants, self.k, seen_with, range(steps, steps + 1)):
+                own, known = self.cycles(steps + self.found.period), None
+            long_tiles = LongTiles(self, steps, own, known)
+            _, is_long = self.family.tiles_with(self.k, self.tiles, steps, long_tiles)
+            return Shown(is_long, long_tiles.learned)
+
+        return self._apart(make)
 
     def cycles(self, steps: int, tiles: int | None = None) -> Cycles:
         """The cycles that a run with so many K steps shows, in so many tiles, or in those that differ."""
@@ -250,10 +286,11 @@ class LongTiles:
         """Cuts of tiles: at the beginning of short ones, and in others when so many steps are left as are needed."""
         pairs = self._pairs
         room = pairs.room
+        is_short = not self._cycles or self._steps * pairs.width <= room
         return Watch(
             frozenset(pairs.heads),
-            begins=self._steps * pairs.width <= room,
-            passes=lambda _, left: left == room,
+            begins=is_short,
+            passes=lambda _, left: not is_short and left == room,
             is_done=is_done,
             branches=branches,
         )

@@ -80,6 +80,7 @@ class _Form:
 
     def digest(self, counts: dict[int, int], shadows: Iterable[tuple[object, Shadow]]) -> bytes:
         """The digest of everything that was added, with the shadows of memories."""
+        added = len(self._accesses)
         pages = [(label, number, page, shadow) for label, shadow in shadows for number, page in shadow.pages()]
         found = [_present(page.atoms, len(shadow.atoms)) for _, _, page, shadow in pages]
         for (_, _, _, shadow), present in zip(pages, found, strict=True):
@@ -103,6 +104,7 @@ class _Form:
             ))
             for each in self._accesses
         ]  # fmt: skip
+        total.update(repr(named[:added]).encode())
         for (label, number, page, shadow), present in zip(pages, found, strict=True):
             contents = [_content(shadow, at, self._places, named) for at in present.tolist()]
             order = {each: place for place, each in enumerate(sorted(set(contents)))}
@@ -230,7 +232,7 @@ def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any,
         form.plain("ended", phase - now, ended.is_asynchronous)
         if not ended.is_asynchronous:
             form.plain([(each, form.value(each, time)) for each, time in sorted(ended.contributed.items())])
-        form.clock("ended", ended.clock)
+    form.clock("handed", ledger.handed)
     form.plain([(each, form.value(each, time)) for each, time in sorted(ledger.contributed.items())])
     for phase, waiters in sorted(ledger.waiters.items()):
         if phase >= now - 2:
