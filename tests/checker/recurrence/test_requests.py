@@ -160,7 +160,7 @@ def test_a_drain_that_misses_one_remainder_is_found() -> None:
     assert report.verdict is Verdict.REFUTED
 
 
-def test_what_an_earlier_phase_has_handed_out_does_not_stand_for_the_latest() -> None:
+def test_knowledge_from_an_earlier_phase_does_not_stand_for_the_latest() -> None:
     # From the fourth tile on, the consumer waits in every second lap of the ring only.
     skip = "    setp.eq.u32 %p10, %r12, 1;\n    and.pred %p10, %p10, %p9;\n    @%p10 bra TAKEN;\nFULL:\n"
     text = asking(take_begin="setp.gt.u32 %p9, %r22, 2;").replace("FULL:\n", skip)

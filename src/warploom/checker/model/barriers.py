@@ -78,7 +78,7 @@ class Ledger:
     asynchronous: int = 0
     ended: dict[int, Ended] = field(default_factory=dict)
     handed: Clock | None = None
-    """What the latest phase that has ended hands to threads that see its end: a test can see no earlier one."""
+    """The knowledge that the latest phase to end hands to threads that see its end: a test can see no earlier one."""
     waiters: dict[int, list[Waiter]] = field(default_factory=dict)
     expects: list[Waiter] = field(default_factory=list)
     users: dict[int, tuple[int, Event]] = field(default_factory=dict)
