@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import warploom
 from warploom import WarploomError, launch
-from warploom.machine.translate import prepared
+from warploom.launch_file import load
+from warploom.machine.engine import selection
+from warploom.machine.translate import prepared, translator
 from warploom.machine.translate.stored import packed, unpacked
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.cache.fingerprint import source_version
 
+DATA = Path(warploom.__file__).parent / "data"
 PTX = """
 .version 8.7
 .target sm_90a
@@ -95,3 +101,55 @@ def test_a_damaged_entry_is_prepared_anew(fresh):
     user_cache().put(found.key, whole[: len(whole) // 2])
     fresh()
     assert (run() == np.where(np.arange(128) % 4 == 1, 5, np.arange(128) * 66 + 63)).all()
+
+
+def test_tables_of_native_code_are_read_back(fresh, monkeypatch):
+    pytest.importorskip("llvmlite")
+    monkeypatch.setenv("WARPLOOM_ENGINE", "native")
+    expected = np.where(np.arange(128) % 4 == 1, 5, np.arange(128) * 66 + 63)
+    assert (run() == expected).all()
+    fresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(translator.Program, "_written", lambda *_: pytest.fail("a text was written again"))
+        assert (run() == expected).all()
+    (found, _), *_ = prepared.PROGRAMS._values.values()
+    tables = [text.table for text in found.program.stored.values() if text.table is not None]
+    assert tables
+
+
+def test_tables_of_another_engine_are_written_anew(fresh, monkeypatch):
+    pytest.importorskip("llvmlite")
+    monkeypatch.setenv("WARPLOOM_ENGINE", "native")
+    run()
+    fresh()
+    engine = selection.engine()
+    assert engine is not None
+    monkeypatch.setattr(engine, "version", "another")
+    written = list[str]()
+    write = translator.Program._written
+
+    def counted(self, name, *given):
+        written.append(name)
+        return write(self, name, *given)
+
+    monkeypatch.setattr(translator.Program, "_written", counted)
+    assert (run() == np.where(np.arange(128) % 4 == 1, 5, np.arange(128) * 66 + 63)).all()
+    assert written
+    fresh()
+    again = len(written)
+    run()
+    assert len(written) == again, "the new tables have replaced the old ones"
+
+
+@pytest.mark.parametrize("engine", ["numpy", "auto"])
+@pytest.mark.parametrize("name", ["matmul_tma_sm90", "matmul_persistent_sm100"])
+def test_matmuls_whose_mmas_are_issued_together_are_read_back(fresh, monkeypatch, engine, name):
+    monkeypatch.setenv("WARPLOOM_ENGINE", engine)
+    file = load(DATA / f"{name}.launch.json")
+    for _ in range(2):
+        fresh()
+        buffers = file.allocate()
+        launch(file.launch(buffers))
+        assert file.check(buffers) == []
+    (found, _), *_ = prepared.PROGRAMS._values.values()
+    assert bool(found.program.batches) == (selection.engine() is not None)

@@ -145,7 +145,8 @@ class Engine:
         lanes = lanes or (16 if "+avx512f" in flags else 8)
         self.host = Host(lanes=lanes, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags)
         words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host), _LEVEL)
-        self._version = hashlib.sha256(repr(words).encode()).hexdigest()
+        self.version = hashlib.sha256(repr(words).encode()).hexdigest()
+        """A digest of everything that kernels depend on, apart from their forms."""
         self._objects: dict[str, bytes] | None = None
         self._kernels: dict[Form, Kernel | None] = {}
         self._addresses: dict[str, int] = {}
@@ -169,7 +170,7 @@ class Engine:
     def kernel(self, form: Form) -> Kernel | None:
         """The kernel of a form, compiled if no process has done it before; None for a form that has none."""
         if form not in self._kernels:
-            name = "k" + hashlib.sha256(f"{self._version} {form!r}".encode()).hexdigest()[:40]
+            name = "k" + hashlib.sha256(f"{self.version} {form!r}".encode()).hexdigest()[:40]
             objects = self._known()
             if name not in objects:
                 try:
@@ -245,7 +246,7 @@ class Engine:
     def _read(self) -> dict[str, bytes]:
         """The objects in the cache, which has verified the checksum of its entry and who wrote it."""
         place = store()
-        content = None if place is None else place.get(("engine", self._version))
+        content = None if place is None else place.get(("engine", self.version))
         if content is None:
             return {}
         head, _, rest = content.partition(b"\n")
@@ -260,4 +261,4 @@ class Engine:
         if place is not None:
             objects = self._read() | self._known()
             head = json.dumps({name: len(code) for name, code in objects.items()})
-            place.put(("engine", self._version), head.encode() + b"\n" + b"".join(objects.values()))
+            place.put(("engine", self.version), head.encode() + b"\n" + b"".join(objects.values()))

@@ -134,9 +134,7 @@ class BlockWriter:
     def _write_together(self, found: list[Op], commit: Op | None) -> None:
         first = found[0]
         self.lines.op = first
-        name = f"B{self.program.numbers[id(first)]}"
-        if name not in self.program.functions:
-            self.program.functions[name] = TOGETHER[first.family][1](len(found), commit is not None)
+        name = self.program.together(self.program.numbers[id(first)], len(found), commit is not None)
         close = self.w.guard(first.instruction.guard)
         slots = [(op, slot) for op in found for slot in op.form.slots if slot.kind not in _OUTPUTS]
         texts = [self._argument(op, slot) for op, slot in slots]

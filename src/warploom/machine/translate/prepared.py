@@ -21,7 +21,7 @@ from warploom.ptx.syntax.parser import parse
 
 Key = tuple[str | int, ...]
 
-_SHORTEST_STORED = 1 << 13
+_SHORTEST_STORED = 1 << 12
 """Characters of the shortest text whose program is stored: a shorter one is prepared in a few milliseconds."""
 _disk: list[tuple[Callable[[], Store], Callable[[], str | None]]] = []
 """The cache on disk and the version of the sources, if a cache was given."""
@@ -77,19 +77,16 @@ def module_of(program: Ptx) -> Module:
 
 @dataclass(slots=True)
 class Prepared:
-    """A program in memory, and how many of its texts are on disk."""
+    """A program in memory, and its place on disk."""
 
     module: Module
     program: Program
     key: Key | None
-    """The program's place on disk; None where it has none."""
-    stored: int = -1
+    """None for a program that is not stored."""
 
     def keep(self) -> None:
-        """Store a program that has run, with the texts that were written for it since it was stored."""
-        texts = len(self.program.reference_texts())
-        if self.key is not None and texts > self.stored:
-            self.stored = texts
+        """Store a program that has run, if texts were written for it since it was stored."""
+        if self.key is not None and self.program.store_texts():
             store, _ = _disk[0]
             store().put(self.key, packed(self.program))
 
@@ -108,11 +105,10 @@ def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, pree
         module = module_of(program)
         machine_of(module.target[0])  # an unknown target is reported before anything else
         made = translate(module, entry_of(module, entry), lanes_follow_x=lanes_follow_x, preemptible=preemptible)
-        prepared = Prepared(module, made, key)
     else:
         module = made.module
         MODULES.put(text, module, len(text))
-        prepared = Prepared(module, made, key, len(made.reference_texts()))
+    prepared = Prepared(module, made, key)
     PROGRAMS.put(_variant(module, entry, lanes_follow_x, preemptible), prepared, len(made.kernel.body or ()))
     return prepared
 

@@ -1,33 +1,34 @@
 """Prepared programs as bytes: parsed, decoded, analysed and compiled once, then read back by later processes.
 
 Bytes are valid for the sources and the Python that wrote them, and must come from a trusted place: they hold code.
-Native texts are not stored; an engine keeps its kernels itself.
+The tables of native code name their kernels, which an engine keeps itself, and are valid for its version.
 """
 
 from __future__ import annotations
 
 import gc
-import marshal
 import pickle
 from typing import Any
 
 from warploom.machine.translate.functions import made
-from warploom.machine.translate.translator import Program, Text
+from warploom.machine.translate.translator import Program
 from warploom.ptx.analysis.control_flow import Flow
 
 _DAMAGE = (pickle.UnpicklingError, ValueError, EOFError, AttributeError, ImportError, LookupError, TypeError)
+_ANALYSES = (
+    "_alive", "_symbols", "blocks_after_loads", "has_async_proxy", "meets_alone", "slots", "specials", "unwritten"
+)  # fmt: skip
+"""Cached properties of a program that refer to nothing by its identity."""
 
 
 def packed(program: Program) -> bytes:
-    """A program with its texts."""
+    """A program with its stored texts, and the analyses that have been made of it."""
     numbers = program.numbers
-    texts = [
-        (name, marshal.dumps(text.parts), [-1 if op is None else numbers[id(op)] for op in text.ops], text.source)
-        for name, text in program.reference_texts().items()
-    ]
+    analyses = {name: program.__dict__[name] for name in _ANALYSES if name in program.__dict__}
     state = (
         program.module, program.kernel, program.flow.blocks, program.flow.exit, program.layout, program.file,
-        program.recipes, [numbers[id(op)] for op in program.runs.values()], texts,
+        program.recipes, [numbers[id(op)] for op in program.runs.values()], program.batches, program.stored,
+        analyses,
     )  # fmt: skip
     return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
 
@@ -47,15 +48,24 @@ def unpacked(data: bytes) -> Program | None:
 
 
 def _restored(
-    module: Any, kernel: Any, blocks: Any, exit_: int, layout: Any, file: str, recipes: Any, runs: Any, texts: Any
+    module: Any,
+    kernel: Any,
+    blocks: Any,
+    exit_: int,
+    layout: Any,
+    file: str,
+    recipes: Any,
+    runs: list[int],
+    batches: list[tuple[int, int, bool]],
+    stored: Any,
+    analyses: dict[str, Any],
 ) -> Program:
-    program = Program(module, kernel, Flow(blocks, exit_), layout, file, recipes=recipes)
-    ops = [op for block in blocks for op in block.ops]
-    for name, parts, numbers, source in texts:
-        lines = tuple([None if number < 0 else ops[number] for number in numbers])
-        program.add_text(name, Text(marshal.loads(parts), lines, source))  # noqa: S302  (as above)
+    program = Program(module, kernel, Flow(blocks, exit_), layout, file, recipes=recipes, stored=stored)
+    program.__dict__ |= analyses
     for recipe, name in recipes.items():
         program.functions[name] = made(recipe)
     for number in runs:
-        program.meaning(ops[number])
+        program.meaning(program.ops[number])
+    for batch in batches:
+        program.together(*batch)
     return program

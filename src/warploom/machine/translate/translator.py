@@ -8,6 +8,7 @@ text, for lanes that run apart from the rest of their warp, is written only when
 from __future__ import annotations
 
 import hashlib
+import marshal
 import math
 from collections import Counter
 from collections.abc import Callable, Container
@@ -21,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
-from warploom.machine.core.registry import MEANINGS
+from warploom.machine.core.registry import MEANINGS, TOGETHER
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
-from warploom.machine.translate.native_tables import Memory, Table, TableWriter
+from warploom.machine.translate.native_tables import Memory, StoredTable, Table, TableWriter
 from warploom.machine.translate.register_layout import Layout, lay_out
 from warploom.machine.translate.uniform_slots import UniformSlots, leaves
 from warploom.ptx.analysis import control_flow as flows
@@ -127,6 +128,33 @@ class Text:
     """The records of native code, for a text of the instructions that they do not execute."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """A text as it is on disk; instructions are numbers (-1 for none)."""
+
+    parts: bytes
+    ops: npt.NDArray[np.int32]
+    source: str
+    table: StoredTable | None
+
+    @staticmethod
+    def of(text: Text, numbers: dict[int, int]) -> StoredText:
+        """A text, with the numbers of instructions by the identity of their `Op`."""
+        ops = np.array([-1 if op is None else numbers[id(op)] for op in text.ops], np.int32)
+        table = None if text.table is None else StoredTable.of(text.table, numbers)
+        return StoredText(marshal.dumps(text.parts), ops, text.source, table)
+
+    def text(self, engine: Engine | None, ops: tuple[Op, ...]) -> Text | None:
+        """The text in this process; None if it was written for another engine."""
+        table = None
+        if self.table is not None:
+            table = None if engine is None else self.table.table(engine, ops)
+            if table is None:
+                return None
+        lines = tuple([None if number < 0 else ops[number] for number in self.ops.tolist()])
+        return Text(marshal.loads(self.parts), lines, self.source, table)  # noqa: S302  (private files of this user)
+
+
 @dataclass
 class Program:
     """A kernel ready to run: its flow, register homes and translated blocks."""
@@ -139,9 +167,14 @@ class Program:
     functions: dict[str, Any] = field(default_factory=dict)
     recipes: dict[Recipe, str] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
+    batches: list[tuple[int, int, bool]] = field(default_factory=list)
+    """The instructions that are executed together: the first, how many, and whether a commit ends them."""
     reports: dict[int, Any] = field(default_factory=dict)
     """The events of instructions, by the identity of their `Op`, as `core/observation.py` works them out."""
+    stored: dict[str, StoredText] = field(default_factory=dict)
+    """Whole texts as they are on disk."""
     _texts: dict[str, Text] = field(default_factory=dict)
+    _unstored: set[str] = field(default_factory=set)
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
@@ -153,7 +186,11 @@ class Program:
         """The blocks for whole warps, or with `masked` for some lanes of one."""
         name = self._name(flavour, masked)
         if name not in self._texts:
-            self._texts[name] = self._written(name, flavour, masked)
+            found = self.stored[name].text(flavour.engine, self.ops) if name in self.stored else None
+            if found is None:
+                found = self._written(name, flavour, masked)
+                self._unstored.add(name)
+            self._texts[name] = found
         return self._texts[name]
 
     def alone(self, op: Op, *, masked: bool) -> Text:
@@ -169,14 +206,11 @@ class Program:
             self._texts[name] = self._compiled(name, [(names, body, "(f,)")])
         return self._texts[name]
 
-    def reference_texts(self) -> dict[str, Text]:
-        """The whole texts by the reference that have been written."""
-        names = (self._name(REFERENCE, masked) for masked in (False, True))
-        return {name: self._texts[name] for name in names if name in self._texts}
-
-    def add_text(self, name: str, text: Text) -> None:
-        """Add a text that was written before."""
-        self._texts[name] = text
+    def store_texts(self) -> bool:
+        """Add the whole texts that this process has written to those that are stored; True if there are any."""
+        written, self._unstored = self._unstored, set()
+        self.stored |= {name: StoredText.of(self._texts[name], self.numbers) for name in written}
+        return bool(written)
 
     def instruction_at(self, file: str, line: int) -> Op | None:
         """The instruction of a line of one of the texts; None for other files."""
@@ -195,6 +229,14 @@ class Program:
         if name not in self.functions:
             self.functions[name] = MEANINGS[op.family](op)
             self.runs[name] = op
+        return name
+
+    def together(self, first: int, count: int, commits: bool) -> str:
+        """The name of the function that executes several instructions together, by the number of the first."""
+        name = f"B{first}"
+        if name not in self.functions:
+            self.functions[name] = TOGETHER[self.ops[first].family][1](count, commits)
+            self.batches.append((first, count, commits))
         return name
 
     @cached_property

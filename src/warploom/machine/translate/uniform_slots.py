@@ -42,7 +42,7 @@ class UniformSlots:
         self._parameters = {each.name: BITS[each.type] // 8 * (each.count or 1) for each in kernel.params}
         self._known: dict[tuple[Any, ...], int] = {}
         self._loads: dict[int, int] = {}
-        for op in ops:
+        for number, op in enumerate(ops):
             for leaf in leaves(op.operands[slot.name] for slot in op.form.slots if slot.kind != "label"):
                 if isinstance(leaf, Special) and leaf.name not in lane_specials and leaf.name not in CLOCKS:
                     self._number("special", leaf.name)
@@ -51,7 +51,7 @@ class UniformSlots:
             if (found := self._parameter(op)) is not None:
                 name, offset, width = found
                 self._number("symbol", name, offset)
-                self._loads[id(op)] = self._number("parameter", name, offset, width)
+                self._loads[number] = self._number("parameter", name, offset, width)
         self.count = layout.rows["u"] + len(self._known)
         self.of_ctas = [
             (number, key[1]) for key, number in self._known.items() if key[0] == "special" and key[1] in CTA_SPECIALS
@@ -69,9 +69,9 @@ class UniformSlots:
         """The uniform of an address."""
         return self._known["symbol", symbol.name, symbol.offset]
 
-    def parameter(self, op: Op) -> int | None:
-        """The uniform of the parameter that an instruction loads; None for every other instruction."""
-        return self._loads.get(id(op))
+    def parameter(self, number: int) -> int | None:
+        """The uniform of the parameter that the instruction with this number loads; None for every other one."""
+        return self._loads.get(number)
 
     def _parameter(self, op: Op) -> tuple[str, int, int] | None:
         """The name, offset and bytes of a whole parameter of the kernel that is loaded into a uniform register."""

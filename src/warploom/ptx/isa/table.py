@@ -38,6 +38,7 @@ from warploom.ptx.syntax.model import (
     Symbol,
     Vector,
 )
+from warploom.ptx.syntax.pickling import quickly_read
 
 KINDS = {
     "out": "a register or `_`",
@@ -184,6 +185,7 @@ class Form:
         return asks or (self.is_idle and modifiers.get("order") not in (None, "weak"))
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Op:
     """A decoded instruction: its row, the chosen modifiers and the operand of every slot (None if omitted)."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from warploom.diagnostics import Loc
+from warploom.ptx.syntax.pickling import quickly_read
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Register:
     """A virtual register by its (flattened) name, `%r12` or `complete$3`."""
@@ -42,6 +44,7 @@ class Special:
         return self.name
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Immediate:
     """A literal. `kind` is `int` (a Python integer, maybe negative), `f32` or `f64` (`value` is then the raw bits)."""
@@ -86,6 +89,7 @@ class Negated:
         return f"!{self.register}"
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Vector:
     """`{a, b, …}`: registers, immediates or sinks moved together."""
@@ -107,6 +111,7 @@ class Pair:
         return f"{self.first}|{self.second}"
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Address:
     """`[base+offset]`, or `[base, {coordinates}]` where a tensor map is addressed (`coordinates` is then not None)."""
@@ -133,6 +138,7 @@ class Arguments:
 Operand = Register | Special | Immediate | Symbol | Sink | Negated | Vector | Pair | Address | Arguments
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Guard:
     """`@%p` or `@!%p` before an instruction."""
@@ -144,6 +150,7 @@ class Guard:
         return f"@{'!' if self.negated else ''}{self.register}"
 
 
+@quickly_read
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction: its whole dotted opcode, its operands, its guard and its source location."""

@@ -1,0 +1,195 @@
+"""Cost of the first launch of a kernel in a process: the Triton kernels of the corpus, against another checkout.
+
+A fresh process launches each kernel once. The first process of a checkout has an *empty* cache on disk; the second finds
+compiled native code there, but has *new* texts, with another comment; those after it find everything (*warm*). A row
+has the CPU time of a launch; the import of the package is a row of its own. Sides alternate, and a warm row is the best
+of N processes. Every result is compared with the reference of its case.
+
+    python bench/first_launch.py [--baseline DIR] [--engine numpy] [--kernels WORD …] [--repeats 3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+HERE = Path(__file__).resolve().parent
+
+
+def argument(spec: tuple[str, Any], arrays: dict[str, Any]) -> Any:
+    """An argument of a launch from its description."""
+    import warploom
+
+    kind, value = spec
+    if kind == "map":
+        buffer, box, swizzle = value
+        return warploom.TensorMap(arrays[buffer], box=box, swizzle=swizzle)
+    return arrays[value] if kind == "array" else value
+
+
+def child(folder: Path, comment: str) -> None:
+    """Launch the cases of a folder once each; print the CPU time of the import and of each launch."""
+    import ml_dtypes  # noqa: F401  (registers the dtypes of the arrays)
+
+    cases = {file.stem: pickle.loads(file.read_bytes()) for file in sorted(folder.glob("*.case"))}
+    start = time.process_time()
+    import warploom
+    from warploom import TensorMap, launch  # noqa: F401  (imported at first use)
+
+    found: dict[str, Any] = {"import": time.process_time() - start}
+    for name, case in cases.items():
+        arrays = case["arrays"]
+        start = time.process_time()
+        text = f"{case['ptx']}\n// {comment}\n"
+        try:
+            warploom.launch(text, args=[argument(each, arrays) for each in case["args"]], **case["options"])
+        except Exception as error:  # noqa: BLE001  (an older checkout may not execute it)
+            found[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
+        found[name] = time.process_time() - start
+        (folder / f"{name}.out").write_bytes(pickle.dumps(arrays))
+    print(json.dumps(found))
+
+
+def described(value: Any) -> tuple[str, Any]:
+    """The description of an argument that a process without the corpus can read."""
+    from tests.corpus.case import Map
+
+    if isinstance(value, Map):
+        return "map", (value.buffer, value.box, value.swizzle)
+    return ("array", value) if isinstance(value, str) else ("value", value)
+
+
+def write_case(case: Any, file: Path) -> Any:
+    """Compile a case of the corpus and write its launch; return it."""
+    prepared = case.prepare()
+    compiled = prepared.compiled
+    options = {
+        "entry": compiled.entry,
+        "grid": prepared.grid,
+        "block": compiled.block,
+        "cluster": compiled.cluster,
+        "shared_bytes": compiled.shared_bytes,
+    }
+    args = [described(each) for each in prepared.args]
+    file.write_bytes(pickle.dumps({"ptx": compiled.ptx, "args": args, "arrays": prepared.arrays, "options": options}))
+    return prepared
+
+
+def run(root: Path, cache: Path, folder: Path, comment: str) -> dict[str, Any]:
+    """Launch the cases of a folder in a process of its own, with the package of a checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "WARPLOOM_CACHE_DIR": str(cache)}
+    environment["XDG_CACHE_HOME"] = str(cache)
+    command = [sys.executable, str(HERE / "first_launch.py"), "--child", str(folder), comment]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def measure(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int) -> list[dict[str, Any]]:
+    """The launches of the cases in all states of the cache, on every side in turn."""
+    launches = folder / "cases"
+    launches.mkdir()
+    prepared = {case.name: write_case(case, launches / f"{case.name}.case") for case in cases}
+    rows: dict[str, dict[str, Any]] = {name: {"row": name} for name in ("import", *prepared)}
+    for state in ("empty", "new", *["warm"] * repeats):
+        for side, root in sides.items():
+            for name, value in run(root, folder / side, launches, "a" if state == "empty" else "b").items():
+                row = rows[name]
+                if isinstance(value, str):
+                    row[f"{side}_error"] = value
+                    continue
+                key = f"{side}_{state}_ms"
+                row[key] = round(min(row.get(key, math.inf), 1e3 * value), 2)
+            for case in cases:
+                out = launches / f"{case.name}.out"
+                if out.exists():
+                    case.check(prepared[case.name].arrays, pickle.loads(out.read_bytes()))
+                    out.unlink()
+    return list(rows.values())
+
+
+def ratio(row: dict[str, Any], key: str) -> float | None:
+    """The time of the baseline divided by ours."""
+    baseline, here = row.get(f"baseline_{key}"), row.get(f"here_{key}")
+    return baseline / here if baseline and here else None
+
+
+def summary(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
+    """The ratio of the sums (with the import), the geometric mean of the ratios, and the lowest with its kernel."""
+    found = [(value, row["row"]) for row in rows[1:] if (value := ratio(row, key)) is not None]
+    if not found:
+        return {}
+    total = [sum(row[f"{side}_{key}"] for row in rows if ratio(row, key)) for side in ("baseline", "here")]
+    mean = math.exp(sum(math.log(value) for value, _ in found) / len(found))
+    lowest = min(found)
+    return {
+        "kernels": len(found),
+        "sums_ms": [round(each, 1) for each in total],
+        "of_sums": round(total[0] / total[1], 3),
+        "mean": round(mean, 3),
+        "lowest": round(lowest[0], 3),
+        "lowest_kernel": lowest[1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout of this repository")
+    parser.add_argument("--engine", choices=("auto", "native", "numpy"), default="auto", help="WARPLOOM_ENGINE")
+    parser.add_argument("--kernels", nargs="*", default=[""], metavar="WORD", help="kernels that contain one of these")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(Path(options.child[0]), options.child[1])
+        return
+    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(HERE))
+    from revision import revision
+    from tests.corpus.case import Pointers
+    from tests.corpus.cases import CASES
+
+    os.environ["WARPLOOM_ENGINE"] = options.engine
+    sides = {"baseline": options.baseline.resolve()} if options.baseline else {}
+    sides["here"] = HERE.parent
+    named = [case for case in CASES if case.language == "triton" and any(word in case.name for word in options.kernels)]
+    chosen = [case for case in named if not any(isinstance(each, Pointers) for each in case.args)]
+    with tempfile.TemporaryDirectory() as name:
+        rows = measure(chosen, sides, Path(name), options.repeats)
+    for row in rows:
+        value = ratio(row, "warm_ms")
+        shown = "  ".join(f"{key[:-3]} {row[key]}" for key in row if key.endswith("_ms"))
+        print(f"{row['row']:44} {'' if value is None else format(value, '6.2f')}  {shown}")
+    found = {key: summary(rows, f"{key}_ms") for key in ("empty", "new", "warm")}
+    print(json.dumps(found, indent=1))
+    if options.json:
+        data = {
+            "machine": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "engine": options.engine,
+            "revision": revision(),
+            "unit": "milliseconds of CPU time of each launch in a fresh process; warm: best of the processes after the first",
+            "repeats": options.repeats,
+            "summary": found,
+            "rows": rows,
+        }
+        options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
