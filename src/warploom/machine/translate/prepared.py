@@ -18,6 +18,7 @@ from warploom.machine.translate.stored import packed, unpacked
 from warploom.machine.translate.translator import Program, translate
 from warploom.ptx.syntax.model import Module
 from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.pickling import without_collection
 
 Key = tuple[str | int, ...]
 
@@ -88,7 +89,8 @@ class Prepared:
         """Store a program that has run, if texts were written for it since it was stored."""
         if self.key is not None and self.program.store_texts():
             store, _ = _disk[0]
-            store().put(self.key, packed(self.program))
+            with without_collection():
+                store().put(self.key, packed(self.program))
 
 
 def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Prepared:
@@ -99,15 +101,16 @@ def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, pree
         found: Prepared = known
         return found
     key, made = _key(text, entry, lanes_follow_x, preemptible), None
-    if key is not None and (stored := _disk[0][0]().get(key)) is not None:
-        made = unpacked(stored)
-    if made is None:
-        module = module_of(program)
-        machine_of(module.target[0])  # an unknown target is reported before anything else
-        made = translate(module, entry_of(module, entry), lanes_follow_x=lanes_follow_x, preemptible=preemptible)
-    else:
-        module = made.module
-        MODULES.put(text, module, len(text))
+    with without_collection():
+        if key is not None and (stored := _disk[0][0]().get(key)) is not None:
+            made = unpacked(stored)
+        if made is None:
+            module = module_of(program)
+            machine_of(module.target[0])  # an unknown target is reported before anything else
+            made = translate(module, entry_of(module, entry), lanes_follow_x=lanes_follow_x, preemptible=preemptible)
+        else:
+            module = made.module
+            MODULES.put(text, module, len(text))
     prepared = Prepared(module, made, key)
     PROGRAMS.put(_variant(module, entry, lanes_follow_x, preemptible), prepared, len(made.kernel.body or ()))
     return prepared

@@ -15,13 +15,13 @@ from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.uniformity import CONVOY
 from warploom.ptx.isa.table import BITS
 from warploom.ptx.syntax.model import Kernel, Register, Vector
-from warploom.ptx.syntax.pickling import quickly_read
+from warploom.ptx.syntax.pickling import quickly_pickled
 
 FILES: dict[str, npt.DTypeLike] = {"p": np.bool_, "h": np.uint16, "a": np.uint32, "b": np.uint64, "q": np.complex128}
 _FILE_OF_BITS = {1: "p", 8: "h", 16: "h", 32: "a", 64: "b", 128: "q"}
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Place:
     """A register's home: `file` is a key of FILES, or `u` for a uniform integer."""

@@ -6,7 +6,6 @@ The tables of native code name their kernels, which an engine keeps itself, and 
 
 from __future__ import annotations
 
-import gc
 import pickle
 from typing import Any
 
@@ -35,16 +34,11 @@ def packed(program: Program) -> bytes:
 
 def unpacked(data: bytes) -> Program | None:
     """A program that was packed; None for anything else, which is then replaced."""
-    collects = gc.isenabled()
-    gc.disable()  # thousands of small objects that all stay
     try:
         state = pickle.loads(data)  # noqa: S301  (the cache reads private files of this user only)
         return _restored(*state)
     except _DAMAGE:
         return None
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _restored(

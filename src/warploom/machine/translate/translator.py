@@ -41,6 +41,7 @@ from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
 from warploom.ptx.isa.table import Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Kernel, Module, Register, Special, Symbol
+from warploom.ptx.syntax.pickling import without_collection
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
@@ -186,10 +187,11 @@ class Program:
         """The blocks for whole warps, or with `masked` for some lanes of one."""
         name = self._name(flavour, masked)
         if name not in self._texts:
-            found = self.stored[name].text(flavour.engine, self.ops) if name in self.stored else None
-            if found is None:
-                found = self._written(name, flavour, masked)
-                self._unstored.add(name)
+            with without_collection():
+                found = self.stored[name].text(flavour.engine, self.ops) if name in self.stored else None
+                if found is None:
+                    found = self._written(name, flavour, masked)
+                    self._unstored.add(name)
             self._texts[name] = found
         return self._texts[name]
 

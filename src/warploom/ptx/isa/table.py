@@ -38,7 +38,7 @@ from warploom.ptx.syntax.model import (
     Symbol,
     Vector,
 )
-from warploom.ptx.syntax.pickling import quickly_read
+from warploom.ptx.syntax.pickling import quickly_pickled
 
 KINDS = {
     "out": "a register or `_`",
@@ -185,7 +185,7 @@ class Form:
         return asks or (self.is_idle and modifiers.get("order") not in (None, "weak"))
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Op:
     """A decoded instruction: its row, the chosen modifiers and the operand of every slot (None if omitted)."""

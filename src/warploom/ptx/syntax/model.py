@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from warploom.diagnostics import Loc
-from warploom.ptx.syntax.pickling import quickly_read
+from warploom.ptx.syntax.pickling import quickly_pickled
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Register:
     """A virtual register by its (flattened) name, `%r12` or `complete$3`."""
@@ -44,7 +44,7 @@ class Special:
         return self.name
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Immediate:
     """A literal. `kind` is `int` (a Python integer, maybe negative), `f32` or `f64` (`value` is then the raw bits)."""
@@ -89,7 +89,7 @@ class Negated:
         return f"!{self.register}"
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Vector:
     """`{a, b, …}`: registers, immediates or sinks moved together."""
@@ -111,7 +111,7 @@ class Pair:
         return f"{self.first}|{self.second}"
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Address:
     """`[base+offset]`, or `[base, {coordinates}]` where a tensor map is addressed (`coordinates` is then not None)."""
@@ -138,7 +138,7 @@ class Arguments:
 Operand = Register | Special | Immediate | Symbol | Sink | Negated | Vector | Pair | Address | Arguments
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Guard:
     """`@%p` or `@!%p` before an instruction."""
@@ -150,7 +150,7 @@ class Guard:
         return f"@{'!' if self.negated else ''}{self.register}"
 
 
-@quickly_read
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction: its whole dotted opcode, its operands, its guard and its source location."""
