@@ -8,7 +8,7 @@ instruction, for a fault most often: nothing of it has been done then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
@@ -147,62 +147,6 @@ class Table:
             same = number + 1 < len(records) and records[number].op is records[number + 1].op is not None
             same = same and records[number].block == records[number + 1].block
             self.after[number] = self.after[number + 1] if same else self.starts[number + 1]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTable:
-    """A table as it is on disk: addresses are distances from its first word, kernels are forms, instructions are
-    numbers (-1 for none).
-    """
-
-    version: str
-    """The version of the engine that it was written for."""
-    forms: list[Form]
-    kernels: npt.NDArray[np.uint32]
-    """For each record the number of its form."""
-    ops: npt.NDArray[np.int32]
-    blocks: npt.NDArray[np.int32]
-    functions: npt.NDArray[np.int32]
-    words: npt.NDArray[np.uint64]
-    starts: npt.NDArray[np.int64]
-    entries: list[int]
-    waiting: list[int]
-
-    @staticmethod
-    def of(table: Table, numbers: dict[int, int]) -> StoredTable:
-        """A table, with the numbers of instructions by the identity of their `Op`."""
-        forms: dict[Form, int] = {}
-        records = table.records
-        kernels = [forms.setdefault(record.kernel.form, len(forms)) for record in records]
-        starts = np.array(table.starts, np.int64) - table.starts[0]
-        words = table.words.copy()
-        words[starts[:-1] // 8] = 0
-        return StoredTable(
-            table.engine.version,
-            list(forms),
-            np.array(kernels, np.uint32),
-            np.array([-1 if record.op is None else numbers[id(record.op)] for record in records], np.int32),
-            np.array([record.block for record in records], np.int32),
-            np.array([record.function for record in records], np.int32),
-            words,
-            starts,
-            table.entries,
-            table.waiting,
-        )
-
-    def table(self, engine: Engine, ops: Sequence[Op]) -> Table | None:
-        """The table in this process; None if it was written for another engine."""
-        kernels = [engine.kernel(form) for form in self.forms] if engine.version == self.version else [None]
-        known = [kernel for kernel in kernels if kernel is not None]
-        if len(known) < len(kernels):
-            return None
-        engine.link(known)
-        words = self.words.copy()
-        words[self.starts[:-1] // 8] = np.array([kernel.address for kernel in known], np.uint64)[self.kernels]
-        rows = zip(self.ops.tolist(), self.kernels.tolist(), self.blocks.tolist(), self.functions.tolist(), strict=True)
-        records = [Record(ops[op] if op >= 0 else None, known[kernel], [], *place) for op, kernel, *place in rows]
-        starts = (self.starts + address_of(words)).tolist()
-        return Table(records, self.entries, words, starts, engine, self.waiting)
 
 
 @dataclass(frozen=True, slots=True)

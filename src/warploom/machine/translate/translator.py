@@ -8,7 +8,6 @@ text, for lanes that run apart from the rest of their warp, is written only when
 from __future__ import annotations
 
 import hashlib
-import marshal
 import math
 from collections import Counter
 from collections.abc import Callable, Container
@@ -28,8 +27,9 @@ from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
-from warploom.machine.translate.native_tables import Memory, StoredTable, Table, TableWriter
+from warploom.machine.translate.native_tables import Memory, TableWriter
 from warploom.machine.translate.register_layout import Layout, lay_out
+from warploom.machine.translate.texts import StoredText, Text
 from warploom.machine.translate.uniform_slots import UniformSlots, leaves
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
@@ -116,44 +116,6 @@ class Flavour:
 
 
 REFERENCE = Flavour()
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Compiled source, in parts, and for each of its lines the instruction that it came from."""
-
-    parts: tuple[CodeType, ...]
-    ops: tuple[Op | None, ...]
-    source: str
-    table: Table | None = None
-    """The records of native code, for a text of the instructions that they do not execute."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredText:
-    """A text as it is on disk; instructions are numbers (-1 for none)."""
-
-    parts: bytes
-    ops: npt.NDArray[np.int32]
-    source: str
-    table: StoredTable | None
-
-    @staticmethod
-    def of(text: Text, numbers: dict[int, int]) -> StoredText:
-        """A text, with the numbers of instructions by the identity of their `Op`."""
-        ops = np.array([-1 if op is None else numbers[id(op)] for op in text.ops], np.int32)
-        table = None if text.table is None else StoredTable.of(text.table, numbers)
-        return StoredText(marshal.dumps(text.parts), ops, text.source, table)
-
-    def text(self, engine: Engine | None, ops: tuple[Op, ...]) -> Text | None:
-        """The text in this process; None if it was written for another engine."""
-        table = None
-        if self.table is not None:
-            table = None if engine is None else self.table.table(engine, ops)
-            if table is None:
-                return None
-        lines = tuple([None if number < 0 else ops[number] for number in self.ops.tolist()])
-        return Text(marshal.loads(self.parts), lines, self.source, table)  # noqa: S302  (private files of this user)
 
 
 @dataclass
