@@ -1,4 +1,4 @@
-"""Every arithmetic form with native code against `machine/numerics`: corner and random operands, differences counted.
+"""Every arithmetic form with native code against its function on arrays: corner and random operands, differences counted.
 
     python bench/engine_forms.py [--families WORD …] [--lanes 1048576] [--most 40] [--seed 0] [--processes 1]
                                  [--seconds N] [--json FILE]

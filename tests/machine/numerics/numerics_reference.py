@@ -52,6 +52,8 @@ def signature_of(opcode: str) -> tuple[str, dict[str, str]]:
     if root in ("add", "sub", "fma") and len(types) == 2:
         family, names[root] = f"{root}.mixed", ("type", "atype")
     found |= dict(zip(names.get(root, ("type",)), types, strict=False))
+    if root == "cvt" and found.get("dtype") in PACKED_TYPES and found.get("atype") == "f32":
+        family = "cvt.pair"
     if "cc" in found and root in ("add", "sub", "mad"):
         family = f"{root}.cc"
     return family, found

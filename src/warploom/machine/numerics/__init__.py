@@ -1,8 +1,7 @@
-"""Exact arithmetic on NumPy arrays that the vector language of instruction semantics does not have.
+"""Double precision on NumPy arrays that the vector language of instruction semantics does not have.
 
-Values travel as bits in unsigned arrays, one element per lane: f32 as uint32, f16 and bf16 as uint16, f64 as uint64,
-packed types as one register (`e4m3x2` in uint16, `e2m1x2` in uint8, the first element lowest). A family's factory takes
-the modifiers of an instruction once, in the spelling of the instruction table, and returns the function of arrays.
+Values travel as bits in arrays of uint64, one element per lane. A family's factory takes the modifiers of an
+instruction once, in the spelling of the instruction table, and returns the function of arrays.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from types import MappingProxyType
 
 from warploom.machine.numerics import doubles
 from warploom.machine.numerics.bits import ArrayFunction, Factory, Signature, unknown
-from warploom.machine.numerics.conversions import convert
 
 ARRAY_OPS: Mapping[str, Factory] = MappingProxyType(
     {
         **{name: doubles.arithmetic(name) for name in ("add", "sub", "mul", "fma")},
         "mad": doubles.arithmetic("fma"),
         **{name: doubles.function(name) for name in ("div", "rcp", "sqrt", "rsqrt")},
-        "cvt": convert,
-        "cvt.pair": convert,
     }
 )
 

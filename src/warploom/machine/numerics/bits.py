@@ -20,7 +20,6 @@ Factory = Callable[[Signature], ArrayFunction]
 U8, U16, U32, U64 = (np.dtype(f"u{size}") for size in (1, 2, 4, 8))
 I8, I16, I32, I64 = (np.dtype(f"i{size}") for size in (1, 2, 4, 8))
 F16, F32, F64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
-SIGNED = {U8: I8, U16: I16, U32: I32, U64: I64}
 INTEGERS = frozenset(f"{kind}{bits}" for kind in "us" for bits in (8, 16, 32, 64))
 
 
@@ -58,16 +57,6 @@ def element_of(type_name: str) -> ElementType:
     """The element type of a packed type, or the type itself."""
     packed = PACKED_TYPES.get(type_name)
     return packed.element if packed else ELEMENT_TYPES[type_name]
-
-
-def is_signed(type_name: str) -> bool:
-    return element_of(type_name).is_signed
-
-
-def signed_view(type_name: str) -> np.dtype[Any]:
-    """The NumPy type that reads a register's bits as the numbers of an integer type."""
-    storage = element_of(type_name).storage
-    return SIGNED[storage] if is_signed(type_name) else storage
 
 
 def any_nan(values: Array) -> bool:

@@ -12,8 +12,7 @@ import numpy as np
 
 from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.numerics import exact
-from warploom.machine.numerics.bits import F64, U64, Array, ArrayFunction, Signature, constant, settle_f64, unknown
-from warploom.machine.numerics.rounding import odd_sum
+from warploom.machine.numerics.bits import F64, I64, U64, Array, ArrayFunction, Signature, constant, settle_f64, unknown
 
 Values = Callable[..., Array]
 
@@ -120,7 +119,7 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     product, low = _two_product(a, b)
     high, lowest = _two_sum(c, low)
     high, rest = _two_sum(product, high)
-    result = high + odd_sum(lowest, rest)
+    result = high + _odd_sum(lowest, rest)
     if np.count_nonzero(safe) == safe.size:
         return result
     factors = np.isfinite(a) & np.isfinite(b)
@@ -129,6 +128,20 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     np.copyto(result, c, where=factors & ~np.isfinite(c))
     exact.lanes(exact.fma, "rn", ~(safe | simple), result.view(U64), a.view(U64), b.view(U64), c.view(U64))
     return result
+
+
+def _odd_sum(left: Array, right: Array) -> Array:
+    """The sum in float64, rounded to odd: an inexact one has an odd last bit, so that the next rounding is right."""
+    total: Array = left + right
+    part = total - left
+    lost = (left - (total - part)) + (right - part)
+    bits = total.view(I64)
+    inexact = (lost > 0) | (lost < 0)
+    if np.count_nonzero(inexact):
+        inexact &= (bits & constant(1, I64)) == 0
+        away = (lost > 0) == (total > 0)
+        bits += np.where(inexact, np.where(away, 1, -1), 0)
+    return total
 
 
 def _within(values: Array, limit: float) -> Array:

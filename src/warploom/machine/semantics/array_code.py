@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from warploom.machine.semantics.graph import GraphOps, Node
-from warploom.machine.semantics.numpy_ops import DTYPES
+from warploom.machine.semantics.numpy_ops import DTYPES, NumpyOps
 from warploom.machine.semantics.tables import TABLES
+from warploom.machine.semantics.vectors import WIDTHS, Value
 
 _CALLS: dict[str, str] = {
     "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "udiv": "floor_divide", "urem": "remainder",
@@ -34,6 +35,15 @@ def _reverse(bits: Any) -> Any:
     return _REVERSED[whole.view(np.uint8)].view(whole.dtype).byteswap()
 
 
+def _all_results(function: Callable[[Value], Value], type_: str) -> Any:
+    """The results of a function for all operands of a type, in order."""
+    every = np.arange(1 << WIDTHS[type_]).astype(DTYPES[type_])
+    with np.errstate(all="ignore"):
+        return function(NumpyOps().value(every)).ref
+
+
+_TABULATED: dict[str, Any] = {}
+"""Tables of functions, by their names."""
 _NAMES: dict[str, Any] = {
     **{name: getattr(np, name) for name in _CALLS.values()},
     "where": np.where, "bitwise_count": np.bitwise_count, "count_nonzero": np.count_nonzero, "full": np.full,
@@ -47,6 +57,7 @@ class _Text:
 
     def __init__(self, ops: GraphOps) -> None:
         self.nodes, self.globals, self.lines = ops.nodes, dict(_NAMES), list[str]()
+        self.functions = ops.functions
         for type_, dtype in DTYPES.items():
             self.globals[f"d_{type_}"] = dtype
         for type_, dtype in _SIGNED.items():
@@ -106,6 +117,13 @@ class _Text:
                 return f"{names[0]}.view(d_f16).astype(d_f32)"
             case "to_half":
                 return f"{names[0]}.astype(d_f16).view(d_i16)"
+            case "tabulated":
+                function = str(node.detail)
+                table = f"t{len(self.globals)}"
+                if function not in _TABULATED:
+                    _TABULATED[function] = _all_results(self.functions[function], self.nodes[operands[0]].type)
+                self.globals[table] = _TABULATED[function]
+                return f"{table}.take({names[0]})"
             case "look_up":
                 table = f"t{len(self.globals)}"
                 self.globals[table] = TABLES[str(node.detail)]().view(DTYPES[node.type])

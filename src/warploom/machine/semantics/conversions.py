@@ -1,4 +1,4 @@
-"""Conversions among integers, f16, bf16, tf32, f32 and f64.
+"""Conversions among integers, f16, bf16, tf32, f32 and f64, and to and from formats of at most 8 bits.
 
 Where the ISA is silent they do what an H200 does: f32 NaNs that come from bf16 keep their payload unless `.ftz` is
 given, doubles keep sign and payload of a NaN, and `cvt.rna.tf32` truncates NaNs instead of making them canonical.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from warploom.hardware.dtypes import ELEMENT_TYPES, ElementType
+from warploom.hardware.dtypes import ELEMENT_TYPES, PACKED_TYPES, ElementType, PackedType
 from warploom.machine.numerics.bits import Signature
 from warploom.machine.semantics.floating import (
     NAN_F32,
@@ -25,6 +25,7 @@ from warploom.machine.semantics.floating import (
     single_to_brain,
     single_to_half,
 )
+from warploom.machine.semantics.narrowing import from_small, rounded, to_small, widened
 from warploom.machine.semantics.vectors import UnsupportedError, Value
 
 Semantics = Callable[..., Value]
@@ -32,12 +33,16 @@ Semantics = Callable[..., Value]
 _INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 _DIRECTIONS = frozenset({"rn", "rz", "rm", "rp"})
 _HALVES: dict[str, Callable[[Value], Value]] = {"f16": single_to_half, "bf16": single_to_brain}
+_PAIR, _SMALL = 2, 8
+"""Elements of a packed register, and bits of the codes of small formats."""
 
 
 def convert(signature: Signature) -> Semantics:
     """The factory of `cvt` with one operand."""
     signature = {"atype": "f32", **signature}
     names = signature["dtype"], signature["atype"]
+    if all(name in PACKED_TYPES for name in names):
+        return _packed(PACKED_TYPES[names[0]], PACKED_TYPES[names[1]], signature)
     if not all(name in ELEMENT_TYPES for name in names):
         raise UnsupportedError("cvt")
     target, source = (ELEMENT_TYPES[name] for name in names)
@@ -47,12 +52,52 @@ def convert(signature: Signature) -> Semantics:
 
 
 def convert_pair(signature: Signature) -> Semantics:
-    """The factory of `cvt` of two f32 to f16x2 or bf16x2: the first operand is the upper element."""
-    element = {"f16x2": "f16", "bf16x2": "bf16"}.get(signature["dtype"])
-    if element is None or signature.get("atype", "f32") != "f32" or signature.get("rnd") == "rs":
+    """The factory of `cvt` of two f32 to a packed type: the first operand is the upper element."""
+    packed = PACKED_TYPES[signature["dtype"]]
+    if signature.get("atype", "f32") != "f32" or packed.count != _PAIR:
         raise UnsupportedError("cvt")
-    one = _between(element, "f32", {**signature, "dtype": element, "atype": "f32"})
-    return lambda a, b: (one(a).zext("i32") << 16) | one(b).zext("i32")
+    name = packed.element.name
+    if name in _HALVES:
+        one = _between(name, "f32", {**signature, "dtype": name, "atype": "f32"})
+    else:
+        one = _to_small(packed.element, "f32", signature)
+    return lambda a, b: _joined(one(a), one(b), packed)
+
+
+def _packed(target: PackedType, source: PackedType, signature: Signature) -> Semantics:
+    """Two elements to two of another type, one of which has at most 8 bits."""
+    from_, to, bits = source.element, target.element, source.field_bits
+    inner = f"i{from_.storage_bits}"
+    if target.count != _PAIR or source.count != _PAIR:
+        raise UnsupportedError("cvt")
+    if from_.name in _HALVES and to.storage_bits == _SMALL:
+        one = _to_small(to, from_.name, signature)
+    elif from_.storage_bits == _SMALL and to.name in _HALVES:
+        one = from_small(from_, to.name, relu=bool(signature.get("relu")))
+    else:
+        raise UnsupportedError("cvt")
+
+    def both(a: Value) -> Value:
+        low, high = a, a >> bits
+        if from_.storage_bits == _SMALL:  # the upper bits of a byte may be anything
+            low, high = low & ((1 << from_.bits) - 1), high & ((1 << from_.bits) - 1)
+        return _joined(one(high.trunc(inner)), one(low.trunc(inner)), target)
+
+    return both
+
+
+def _to_small(target: ElementType, source: str, signature: Signature) -> Callable[[Value], Value]:
+    flags = {name: bool(signature.get(flag)) for name, flag in (("relu", "relu"), ("finite", "satfinite"))}
+    rounding = signature.get("rnd") or "rn"
+    if rounding not in _DIRECTIONS:
+        raise UnsupportedError("cvt")
+    return to_small(target, source, rounding, **flags)
+
+
+def _joined(upper: Value, lower: Value, packed: PackedType) -> Value:
+    """Two codes in a register."""
+    type_ = f"i{packed.bits}"
+    return (upper.fit(type_) << packed.field_bits) | lower.fit(type_)
 
 
 def pack(signature: Signature) -> Semantics:
@@ -84,14 +129,15 @@ def _from_integer(target: ElementType, source: ElementType, signature: Signature
 
         return cut
     rounding = signature.get("rnd") or "rn"
-    if rounding not in _DIRECTIONS or (target.name not in ("f32", "f64") and rounding != "rn"):
-        raise UnsupportedError("cvt")
-    if target.name == "f64" and source.bits == 64 and rounding != "rn":
+    if rounding not in _DIRECTIONS:
         raise UnsupportedError("cvt")
     name = "from_signed" if signed else "from_unsigned"
 
     def whole(a: Value) -> Value:
         value = a.fit("i64", signed=signed)
+        if source.bits == 64 and target.name == "f64" and rounding != "rn":
+            number = _long_to_double(value, name, rounding)
+            return saturated(number).bits if signature.get("sat") else number.bits
         if source.bits == 64 and target.name != "f64":
             value = _odd_integer(value, signed)
         number = a.ops.convert(name, value, "f64")
@@ -100,10 +146,30 @@ def _from_integer(target: ElementType, source: ElementType, signature: Signature
         if target.name == "f32":
             single = narrowed(number, rounding)
             return (saturated(single) if signature.get("sat") else single).bits
-        code = _HALVES[target.name](narrowed(number, "odd"))
+        if rounding == "rn":
+            code = _HALVES[target.name](narrowed(number, "odd"))
+        else:
+            code = rounded(number.bits, ELEMENT_TYPES["f64"], target, rounding)
         return saturated_half(code, target.name) if signature.get("sat") else code
 
     return whole
+
+
+def _long_to_double(value: Value, name: str, rounding: str) -> Value:
+    """64-bit integers to f64: the halves are exact, and what their sum loses says which way it was rounded."""
+    ops = value.ops
+    upper = value.ashr(32) if name == "from_signed" else value >> 32
+    high = ops.convert(name, upper, "f64") * 2.0**32
+    low = ops.convert("from_unsigned", value & 0xFFFF_FFFF, "f64")
+    total = high + low
+    lost, bits = low - (total - high), total.bits
+    positive = total.gt(0.0)
+    over, under = lost.lt(0.0), lost.gt(0.0)  # the sum is too large, too small
+    if rounding == "rm":
+        return over.where(positive.where(bits - 1, bits + 1), bits).number
+    if rounding == "rp":
+        return under.where(positive.where(bits + 1, bits - 1), bits).number
+    return positive.where(over.where(bits - 1, bits), under.where(bits - 1, bits)).number
 
 
 def _odd_integer(value: Value, signed: bool) -> Value:
@@ -186,6 +252,9 @@ def _base(target: str, source: str, rounding: str, finite: bool, ftz: bool) -> S
             return lambda bits: _HALVES[target](widen(bits))
         case "f64", "f32":
             return lambda bits: _double_to_single(bits, rounding, ftz)
+        case (("f16" | "bf16" | "f32" | "f64"), ("f16" | "bf16" | "tf32")):
+            wide, narrow = ELEMENT_TYPES["f64" if source == "f64" else "f32"], ELEMENT_TYPES[target]
+            return lambda bits: rounded(widened(bits, source), wide, narrow, rounding, finite=finite)
     raise UnsupportedError("cvt")
 
 

@@ -1,7 +1,7 @@
 """The functions of instructions on arrays of lanes and on Python integers, made from their semantics.
 
-A few forms have no semantics in the vector language and are written for NumPy only (`machine/numerics`): conversions
-to and from small floats, stochastic rounding, and double precision that the host cannot round in one operation.
+A few forms have no semantics in the vector language and are written for NumPy only (`machine/numerics`): double
+precision that the host cannot round in one operation.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Literal = int | float | bool
 class Node(NamedTuple):
     """An operation: its name, the type of its result, the numbers of its operands, and what else it takes.
 
-    `detail` is the value of a literal, the name of an operand, a comparison or a table.
+    `detail` is the value of a literal, the name of an operand, a comparison, a table or a function.
     """
 
     operation: str
@@ -34,6 +34,8 @@ class GraphOps(Ops):
     """Enters operations into `nodes`; the `ref` of a value is the number of its node."""
 
     nodes: list[Node] = field(default_factory=list)
+    functions: dict[str, Callable[[Value], Value]] = field(default_factory=dict)
+    """The functions of nodes that are tables, by their names."""
     _numbers: dict[tuple[Node, str], int] = field(default_factory=dict)
     _values: dict[int, Value] = field(default_factory=dict)
     """Literals as arrays of no dimension, by their nodes."""
@@ -156,6 +158,10 @@ class GraphOps(Ops):
 
     def fused(self, a: Value, b: Value, c: Value) -> Value:
         raise UnsupportedError("neither NumPy nor Python has a fused multiply-add on all hosts")
+
+    def tabulated(self, name: str, compute: Callable[[Value], Value], index: Value, type_: str) -> Value:
+        self.functions[name] = compute
+        return self._enter(Node("tabulated", type_, (index.ref,), name))
 
     def look_up(self, table: str, index: Value, type_: str) -> Value:
         return self._enter(Node("look_up", type_, (index.ref,), table))

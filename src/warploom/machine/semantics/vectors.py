@@ -13,6 +13,7 @@ must be in range. The semantics select such operands first, as PTX defines the r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,12 @@ class Ops(ABC):
 
     def to_half(self, a: Value) -> Value | None:
         """The bits of the f16 nearest to an f32, ties to even; any for NaN; None without such an operation."""
+        return None
+
+    def tabulated(self, name: str, compute: Callable[[Value], Value], index: Value, type_: str) -> Value | None:
+        """A function of i8 or i16, of which `name` says everything, as a table of all its results; None where they are
+        computed.
+        """
         return None
 
     @abstractmethod
