@@ -30,6 +30,10 @@ Array = npt.NDArray[Any]
 READS, WRITES, SMALL = "bulk groups (sources)", "bulk groups", "cp.async groups"
 """The kinds of groups that threads wait for: a bulk group in two halves (what `wait_group.read` asks for, and the
 whole), and cp.async."""
+READERS = "late readers"
+"""The place, in a CTA's state, of those that do not see copies which were under way when they began to read."""
+Landing = tuple[int, int, int]
+"""A copy that completes: its number, the address of its first byte in shared memory, and the end of its last."""
 _KINDS = {READS: "bulk", WRITES: "bulk", SMALL: "cp.async"}
 
 
@@ -192,12 +196,18 @@ class ThreadGroups:
             commits = self.commits[threads]
             issued = _Issued(operation, threads, commits, int(commits.min()))
             for warp in range(int(threads[0]) // WARP, int(threads[-1]) // WARP + 1):
-                self._by_warp.setdefault(warp, deque()).append(issued)
+                if warp not in self._by_warp:
+                    self._by_warp[warp] = deque()
+                self._by_warp[warp].append(issued)
 
     def commit(self, threads: Any) -> None:
         """Close the open group of some threads, an empty one too."""
         self.commits[threads] += 1
-        self._most = max(self._most, int(np.max(self.commits[threads])))
+        self._most = max(self._most, int(self.commits[threads].max()))
+
+    def set_commits(self, count: int) -> None:
+        """Let all threads have committed so often."""
+        self.commits[:] = self._most = count
 
     def open_group(self, g: Group, threads: Any) -> CommitGroup | None:
         """The group that these threads have open, the latest of them where they differ; None without observers."""
@@ -223,9 +233,10 @@ class ThreadGroups:
     def drains(self, g: Group, threads: Any, leave: int) -> bool:
         """Return whether at most the `leave` most recent groups of each of these threads are incomplete; else wait."""
         operations = self._incomplete(threads, leave)
-        if operations:
-            g.wait(_Drain(self, operations))
-        return not operations
+        if not operations or g.grid.late.complete_for(g, lambda: all(operation.done for operation in operations)):
+            return True
+        g.wait(_Drain(self, [operation for operation in operations if not operation.done]))
+        return False
 
     def _incomplete(self, threads: Any, leave: int) -> list[Operation]:
         """The operations under way of all but the `leave` most recent groups of these threads."""
@@ -239,6 +250,8 @@ class ThreadGroups:
                     asked = np.zeros(len(self.commits), np.bool_)
                     asked[threads] = True
                 who = issued.threads
+                if issued.operation in found:
+                    continue
                 if 1 in (asked[who] & (issued.commits < self.commits[who] - leave)).tobytes():
                     found[issued.operation] = None
         return list(found)

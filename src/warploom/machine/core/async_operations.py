@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class Operation:
     """One asynchronous operation: `run` is its effect, `after` are the operations that must complete before it.
 
-    `touches` and `group` are for observers, to which `issues` were reported: one, or one for each warp that takes part.
+    `copies` is the number of late copies of its CTA that native code had noted before it. `touches` and `group` are for
+    observers, to which `issues` were reported: one, or one for each warp that takes part.
     """
 
     __slots__ = (
-        "after", "awaited", "done", "followers", "group", "issuer", "issues", "name", "number", "run", "sight", "then",
-        "touches",
+        "after", "awaited", "copies", "done", "followers", "group", "issuer", "issues", "name", "number", "run",
+        "sight", "then", "touches",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +48,7 @@ class Operation:
         self.touches, self.group = touches, group
         self.then: list[Waitable] = []
         self.followers: list[Operation] = []
-        self.awaited = self.number = 0
+        self.awaited = self.number = self.copies = 0
         self.issues: tuple[Issued, ...] = ()
         self.issuer: Group | None = None
         self.sight: Sight | None = None
@@ -74,6 +75,11 @@ class InFlight:
         self._words, self._issued = words, 0
         self.counts: Counter[str] = Counter()
         """The operations of each family: schedules look for some at every step."""
+
+    @property
+    def issued(self) -> int:
+        """The number of the latest operation."""
+        return self._issued
 
     @property
     def count(self) -> int:

@@ -23,6 +23,7 @@ from warploom.machine.translate.uniform_slots import Uniforms
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
+    from warploom.machine.routines.late_copies import CopyRing
 
 Array = npt.NDArray[Any]
 Triple = tuple[int, int, int]
@@ -220,6 +221,8 @@ class Cta:
         """The barriers of all its threads so far; those that native code passes are not counted."""
         self.mbarriers: dict[int, Any] = {}
         self.mbarrier_rows = MbarrierRows()
+        self.copies: CopyRing | None = grid.late.copy_ring(self.shared)
+        """The late copies that native code has noted; None where it does not."""
         self._peer = cluster.peers[1 + PEER_WORDS * rank : 1 + PEER_WORDS * (rank + 1)].data
         rows = address_of(self.mbarrier_rows.words)
         self._peer_words = address_of(self.shared.data), self.shared.base, self.shared.size, rows
@@ -251,7 +254,8 @@ class Cta:
         self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
         self.__dict__.pop("specials", None)
         self.uniforms = grid.uniforms_of(self)
-        self.shared.begin(self.cluster.knowledge)
+        apart = grid.lockstep is not None and grid.lockstep.proxies
+        self.shared.begin(self.cluster.knowledge, apart=apart)
         for at, word in enumerate(self._peer_words):
             self._peer[at] = word
         self.phases.fill(0)
@@ -259,7 +263,9 @@ class Cta:
         for each in (self.barriers, self.mbarriers, self.state, self.at_end, self.at_leave, self.broken):
             each.clear()
         self.mbarrier_rows.begin()
-        self.convoys = grid.convoys or grid.runs_in_lockstep()
+        if self.copies is not None:
+            self.copies.begin()
+        self.convoys = grid.convoys or grid.lockstep is not None or grid.runs_in_lockstep()
         """True if its warpgroups may run in lockstep."""
         for warpgroup in self.warpgroups:
             warpgroup.begin()
@@ -287,10 +293,12 @@ class Cta:
 
     def start(self) -> None:
         """Make the first groups: convoys where the schedule allows, else warps."""
+        lockstep = self.grid.lockstep
+        together = self.convoys and not (lockstep is not None and lockstep.apart_first)
         for warpgroup in self.warpgroups:
             first = warpgroup.index * (WARPGROUP // WARP)
             count = warpgroup.lanes // WARP
-            if self.convoys and count > 1 and all(n == WARP for n in self.live[first : first + count]):
+            if together and count > 1 and all(n == WARP for n in self.live[first : first + count]):
                 self.grid.woken(self.convoy(warpgroup))
                 continue
             for warp in range(first, first + count):
@@ -367,6 +375,11 @@ class Cta:
         self.all_groups = []
         self._warp_groups, self._convoys, self._free = {}, {}, {}
 
+    def goes_apart(self, group: Group) -> bool:
+        """True if warps run one by one after the barrier at which a group is."""
+        lockstep, op = self.grid.lockstep, self.grid.op_at(group)
+        return lockstep is not None and id(op) in lockstep.apart_after
+
     def merged(self, waiters: list[Group]) -> list[Group]:
         """Waiters of a completed barrier; warps of a warpgroup at the same instruction become its convoy again."""
         by_warpgroup: dict[int, list[Group]] = {}
@@ -375,7 +388,7 @@ class Cta:
         out: list[Group] = []
         for index, groups in by_warpgroup.items():
             warpgroup, first = self.warpgroups[index], groups[0]
-            whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP
+            whole = sum(group.warps for group in groups) * WARP == warpgroup.lanes > WARP and not self.goes_apart(first)
             needed = self.program.shared_values(first.pc)
             values = needed(first.u)
             same = all(

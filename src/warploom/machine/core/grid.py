@@ -17,6 +17,7 @@ from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.events import BarrierSite, Placed, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
+from warploom.machine.core.late_operations import LateOperations
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, site
 from warploom.machine.core.options import Options
@@ -38,6 +39,7 @@ from warploom.machine.routines import turn_loop
 from warploom.machine.routines.turn_loop import IDLE, PATIENCE
 from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.uniform_slots import Uniforms
+from warploom.ptx.analysis.lockstep import Lockstep
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -101,12 +103,14 @@ class Grid:
         self.at_once = self.immediate and self.reporter is None
         """The same without observers: only the memory shows it."""
         turns = bool(getattr(setup.schedule, "turns", False))
-        self.two_views = setup.schedule.two_views and (
-            self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
-        )
-        """True if the generic and the async proxy have views of their own; without the latter nothing shows it."""
+        self.late: LateOperations = LateOperations(self)
+        self.lockstep: Lockstep | None = self.late.lockstep
+        """The places where warps run one by one, if they run in lockstep although operations are late."""
+        shows = self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
+        self.two_views = setup.schedule.two_views and shows and self.lockstep is None
+        """True if the generic and the async proxy have views of their own, and warps know of some stores only."""
         self._locksteps = turns and not self.two_views and math.prod(setup.block) > WARP
-        self.passes_alone = (self.convoys or self._locksteps) and not getattr(setup.schedule, "barrier", "")
+        self.passes_alone = (self.convoys or self._locksteps or self.lockstep is not None) and not self.late_barrier
         """True if a group with all threads of a named barrier passes it without a step of the schedule."""
         self.current: Group | None = None
         self.sight: Sight | None = None

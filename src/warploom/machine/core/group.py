@@ -20,6 +20,7 @@ from warploom.machine.engine.access_log import agent_number
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import AGENT, BUDGET, COUNTS, EFFECTS, LEFT, STOP, UNIFORMS, Context, table_of
 from warploom.machine.memory.byte_memory import LocalMemory
+from warploom.machine.routines.late_copies import NO_RING
 from warploom.machine.routines.turn_loop import BLOCKS, CONTEXT, GROUP_WORDS, IDLE, PATIENCE, PC, RESUME
 from warploom.machine.routines.turn_loop import COUNTS as COUNT_ROWS
 from warploom.machine.routines.turn_loop import UNIFORMS as UNIFORM_ROWS
@@ -140,7 +141,8 @@ class Warpgroup:
         """Let native code use the memories of the CTA, and report in its name."""
         reporter, cta = self.cta.grid.reporter, self.cta
         log, agent, peers = None if reporter is None else reporter.log, self._agent(context), cta.cluster.peers
-        context.bind(cta.shared, self.local, agent, log, cta.phases, cta.threads, peers, self.flags)
+        copies = NO_RING if cta.copies is None else cta.copies.address
+        context.bind(cta.shared, self.local, agent, log, cta.phases, cta.threads, peers, self.flags, copies)
 
     def _agent(self, context: Context) -> int:
         """The lanes of a context, in the entries of a log."""
@@ -553,12 +555,14 @@ class Group:
             return targets[int(chosen[0])]
         return self._split([(live & (index == each), targets[int(each)]) for each in chosen], join)
 
-    def scatter(self, pc: int) -> int:
-        """A convoy breaks up where its warps must wait apart; each executes the block itself."""
+    def scatter(self, pc: int, token: Any = None) -> int:
+        """A convoy breaks up where its warps must wait apart; each executes the block itself, which begins with a
+        barrier that they have passed if there is a token of it.
+        """
         self.state = DONE
         for number in range(self.warps):
             warp = self._detached(number)
-            warp.pc, warp.state = pc, READY
+            warp.pc, warp.state, warp.token = pc, READY, token
             self.grid.woken(warp)
         return SCATTERED
 

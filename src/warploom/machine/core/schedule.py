@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -47,7 +47,9 @@ class Schedule(Protocol):
     long turn. `starves` offers a group again right after its turn; otherwise all others come first. `buffers` keeps
     ordinary stores in buffers (`memory/store_buffers.py`). Where a schedule has an attribute `barrier`, arrivals at the
     barrier of that name are operations that it completes; where it has `interrupts`, only the warps that this names, as
-    in `starve:WHO`, are preempted; where it has `turns`, it chooses the length of each turn.
+    in `starve:WHO`, are preempted; where it has `turns`, it chooses the length of each turn. `late` lets warps run in
+    lockstep where the program cannot tell, although operations are late: they complete when all warps of their CTA
+    wait, the oldest first (0) or the newest (-1).
     """
 
     name: str = "custom"
@@ -89,6 +91,7 @@ _NEWEST = 64
 class Lazy:
     """Nothing asynchronous completes until every warp waits; then the oldest does, loads of TMEM first."""
 
+    late: ClassVar[int] = 0
     name: str = "lazy"
     convoys: bool = False
     two_views: bool = True
@@ -115,6 +118,7 @@ class Lazy:
 class Reverse:
     """The last warp first, the newest operation first, and only when every warp waits."""
 
+    late: ClassVar[int] = -1
     name: str = "reverse"
     convoys: bool = False
     two_views: bool = True

@@ -13,7 +13,8 @@ from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.memory.proxy_visibility import learning
 from warploom.machine.memory.store_buffers import ordering
 from warploom.machine.semantics.vectors import EngineError
-from warploom.machine.translate.native_tables import Memory, Table
+from warploom.machine.translate.memory_access import Memory
+from warploom.machine.translate.native_tables import Table
 from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
@@ -74,7 +75,7 @@ class Texts:
             return Flavour(engine)
         if grid.reporter is not None:
             grid.reporter.log = AccessLog()
-        memory = Memory.ONE_VIEW if grid.two_views else Memory.ALL
+        memory = Memory.ONE_VIEW if grid.two_views else Memory.LATE if grid.lockstep is not None else Memory.ALL
         return Flavour(engine, memory, logged=grid.reporter is not None, at_once=grid.at_once)
 
     def _alone_flavour(self) -> Flavour | None:

@@ -49,7 +49,9 @@ PEER_BASE, PEER_SIZE, PEER_BARRIERS, PEER_WORDS = 1, 2, 3, 4
 bytes (0 once the CTA has ended), and its mbarriers."""
 FLAGS = 31
 """The flags of the warpgroup: 1 if groups of wgmmas may be incomplete."""
-WORDS = 32
+COPIES = 32
+"""The ring of late copies of the CTA (`routines/late_copies.py`), or one that takes none."""
+WORDS = 33
 """Words of a context; the bytes of the lane mask come after them."""
 ITEM_BYTES = {"p": 1, "h": 2, "a": 4, "b": 8, "s": 4}
 SPECIALS = (
@@ -153,6 +155,7 @@ class Context:
         threads: int,
         cluster: Array,
         flags: Array,
+        copies: int,
     ) -> None:
         """Use the memories and barriers of a CTA; `agent` is who executes, in the entries of a log."""
         self._kept[3:] = [shared, local, log, phases, cluster, flags]
@@ -163,4 +166,4 @@ class Context:
         words[LOCAL_SIZE] = size
         words[LOG], words[AGENT] = 0 if log is None else log.header, agent
         words[PHASES], words[THREADS], words[CLUSTER] = address_of(phases), threads, address_of(cluster)
-        words[FLAGS] = address_of(flags)
+        words[FLAGS], words[COPIES] = address_of(flags), copies

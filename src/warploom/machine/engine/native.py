@@ -29,6 +29,7 @@ from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.column_kernels import Columns, Unpack
 from warploom.machine.routines.copy_kernels import MbarrierArrive, MbarrierWait, TensorLoad
 from warploom.machine.routines.granule_kernels import BoxCopy, Gather, Granules, LaneCopy
+from warploom.machine.routines.late_copies import LateCommit, LateCopy, LateWait, Perform
 from warploom.machine.routines.product_kernels import Multiply, Products
 from warploom.machine.routines.turn_loop import TurnLoop
 from warploom.machine.semantics import tables
@@ -58,6 +59,10 @@ Form = (
     | Gather
     | Unpack
     | LaneCopy
+    | LateCopy
+    | LateCommit
+    | LateWait
+    | Perform
     | CallList
     | TurnLoop
 )

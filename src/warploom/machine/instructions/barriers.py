@@ -123,6 +123,13 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
     g.grid.count_local_effect()
     alone = not barrier.generation.arrived and not barrier.waiters
     whole = mask is g.mask is g.token is votes is None and g.lanes == (needed or g.cta.live_threads)
+    if g.warps > 1 and g.cta.goes_apart(g):
+        # Each of its warps passes the barrier, and none runs before all have arrived.
+        passed = barrier.begin() if alone and whole else None
+        if passed is not None:
+            barrier.arrive(g.lanes, needed)
+        g.scatter(g.pc, passed)
+        return None
     if alone and whole and g.grid.passes_alone:  # all that it waits for come together
         return barrier.pass_alone(g.lanes)
     if g.cta.convoys and g.warps == 1 and mask is None:

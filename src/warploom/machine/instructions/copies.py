@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.copy.bulk import (
+    READERS,
     READS,
     SMALL,
     WRITES,
@@ -71,6 +72,11 @@ def _full(lanes: int, size: int) -> bytes:
     return np.full(lanes, size, np.uint32).tobytes()
 
 
+def _is_whole(source: Any, size: int) -> bool:
+    """True if all lanes read everything."""
+    return source is None or source.tobytes() == _full(len(source), size)
+
+
 @executes("cp.async", "cp.async.ignore")
 def copy(op: Op) -> Run:
     """4, 8 or 16 bytes per lane from global to shared memory; bytes past the source size become zero."""
@@ -82,12 +88,14 @@ def copy(op: Op) -> Run:
             raise Diag.BAD_SHAPE.error(text=op.instruction.opcode, what=f"{size} bytes; it copies {legal}")
         if not ignores and _copied(g, mask, dst, src, size, source):
             return
-        whole_warp = mask is None and g.mask is None and g.warps == 1 and not g.grid.eager
-        if not ignores and isinstance(source, np.ndarray) and source.tobytes() == _full(len(source), size):
+        if g.cta.copies is not None:
+            _take_over(g)
+        whole_warp = mask is None is g.mask and not g.grid.eager and (g.warps == 1 or g.grid.lockstep is not None)
+        if not ignores and (source == size if isinstance(source, int) else _is_whole(source, size)):
             source = None
         if whole_warp and g.grid.reporter is None and source is None:
             last: _Copies | None = g.cta.state.get((SMALL, g.first_warp))
-            if last is not None and last.takes(size):
+            if last is not None and last.takes(g, size):
                 next_number(g, op)
                 last.add(_Copy(g, op, size, _spread(dst, g, None, np.uint64), _spread(src, g, None, np.uint64), None))
                 return
@@ -111,19 +119,48 @@ def copy(op: Op) -> Run:
         each, group = [], None
         if g.grid.reporter is not None:
             each, group = each_warp(g, threads, touches), groups.open_group(g, threads)
-        if not whole_warp:
-            groups.add(submit(g, op, made.complete, touches=each, group=group), threads)
-            return
-        last = g.cta.state.get((SMALL, g.first_warp))
-        if last is not None and last.takes(size):
+        last = g.cta.state.get((SMALL, g.first_warp)) if whole_warp else None
+        if last is not None and last.takes(g, size):
             next_number(g, op)
             last.add(made, each, group)
             return
-        last = g.cta.state[SMALL, g.first_warp] = _Copies(g, size, what, made)
+        last = _Copies(g, size, what, made)
+        if whole_warp:
+            g.cta.state[SMALL, g.first_warp] = last
         last.operation = submit(g, op, last.complete, touches=each, group=group)
         groups.add(last.operation, threads)
 
     return run
+
+
+def perform_copies(g: Group, end: int) -> None:
+    """Perform the copies of a CTA that native code has noted, in order, up to a number."""
+    ring = g.cta.copies
+    if ring is None or ring.is_done(end):
+        return
+    for reader in g.cta.state.get(READERS, ()):
+        reader.hide(ring.bounds(end), noted=True)
+    while not ring.is_done(end):
+        moved, left = ring.perform(end)
+        g.grid.effects += 1
+        if moved:
+            count_bytes(g, "global->shared", moved)
+        if left is not None:
+            op = g.cta.program.ops[left.site]
+            placing(g, op, _Copy(g, op, left.size, left.targets, left.sources, left.counts).complete)()
+
+
+def _take_over(g: Group) -> None:
+    """Let copies that native code has noted be operations: other instructions than the usual ones follow."""
+    ring, groups = g.cta.copies, groups_of(g.cta, SMALL)
+    if ring is None or ring.is_mixed:
+        return
+    for each in ring.taken_over():
+        op, threads = g.cta.program.ops[each.site], np.arange(len(each.targets))
+        copy = _Copy(g, op, each.size, each.targets, each.sources, each.counts)
+        groups.set_commits(each.group)
+        groups.add(submit(g, op, copy.complete), threads)
+    groups.set_commits(ring.commits)
 
 
 def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any) -> bool:
@@ -163,6 +200,13 @@ class _Copy:
         count_bytes(g, "global->shared", len(self.places) * self.size)
 
 
+def _hide(g: Group, copies: Sequence[_Copy], number: int) -> None:
+    """Let no reader see copies that were under way, as an operation of this number, when it began."""
+    for reader in g.cta.state.get(READERS, ()):
+        landing = [(number, int(each.places.min()), int(each.places.max()) + each.size) for each in copies]
+        reader.hide(landing, noted=False)
+
+
 class _Copies:
     """The copies of a warp that complete together: those that it issues one after the other into one group."""
 
@@ -172,10 +216,11 @@ class _Copies:
         self._g, self._size, self._what, self._all = g, size, what, [first]
         self.operation: Operation | None = None
 
-    def takes(self, size: int) -> bool:
-        """Return whether a copy of so many bytes per lane may complete with these."""
+    def takes(self, g: Group, size: int) -> bool:
+        """Return whether a copy of so many bytes per lane, by a group, may complete with these."""
         return (
-            self.operation is not None
+            self._g is g
+            and self.operation is not None
             and not self.operation.done
             and size == self._size
             and len(self._all) < _MOST_TOGETHER
@@ -193,6 +238,8 @@ class _Copies:
     def complete(self) -> None:
         """Read and write the bytes of all lanes in one go; where that is a fault, one after the other."""
         g, copies = self._g, self._all
+        if self.operation is not None:
+            _hide(g, copies, self.operation.number)
         if g.cta.live_threads and self._together(g):
             return
         for each in copies:
@@ -278,7 +325,12 @@ def commit(op: Op) -> Run:
 
 def _commit(g: Group, mask: Array | None, *names: str) -> None:
     """Close the open groups of the executing threads: one group, which bulk copies keep in two halves."""
-    reporter, kept = g.grid.reporter, [groups_of(g.cta, name) for name in names]
+    reporter, kept, ring = g.grid.reporter, [groups_of(g.cta, name) for name in names], g.cta.copies
+    if ring is not None and ring.under_way:
+        if _has_all_threads(g, mask):
+            ring.commit()
+            return
+        _take_over(g)
     if reporter is None and not any(groups.under_way for groups in kept):
         return  # Groups are counted from those under way: where there are none, an empty one changes nothing.
     threads = threads_of(g, mask)
@@ -291,8 +343,15 @@ def _commit(g: Group, mask: Array | None, *names: str) -> None:
 
 
 def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> bool:
-    reporter = g.grid.reporter
+    reporter, ring = g.grid.reporter, g.cta.copies
+    if ring is not None and ring.under_way:
+        if _has_all_threads(g, mask):
+            g.grid.late.complete_copies(g, ring.due(count))
+            return True
+        _take_over(g)
     if reporter is None and not groups.under_way:
+        if ring is not None:
+            ring.resume()
         return True
     threads = threads_of(g, mask)
     if groups.under_way and not groups.drains(g, threads, count):
@@ -301,6 +360,11 @@ def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> boo
         for some in warps_of(g, mask):
             reporter.tell("wait", "drains", group=groups.complete_below(some, count), leave=count)
     return True
+
+
+def _has_all_threads(g: Group, mask: Array | None) -> bool:
+    """True if all live threads of a CTA execute an instruction together."""
+    return mask is None is g.mask and g.lanes == g.cta.live_threads
 
 
 @executes("cp.async.wait_group")

@@ -43,7 +43,7 @@ def fence_async(op: Op) -> Run:
             return
         peers = (g.cta,) if space == "shared::cta" else g.cta.cluster.ctas
         for peer in peers:
-            for warp in range(g.number, g.number + g.warps):
+            for warp in range(g.number, g.number + (g.warps if peer.shared.knowledge is not None else 1)):
                 peer.shared.fence_async(warp)
 
     return run

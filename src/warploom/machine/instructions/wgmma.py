@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.swizzles import GRANULE
+from warploom.machine.copy.bulk import READERS, SMALL, Landing
 from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.events import WORD, CommitGroup, Touch
 from warploom.machine.core.group import POISON, WARP, WARPGROUP, Waitable
@@ -68,13 +69,16 @@ class Pipeline(Waitable):
         "direct",
         "fenced",
         "flight",
+        "hidden",
         "issued",
         "last",
+        "marks",
         "reported",
         "reporter",
         "seen",
         "sights",
         "submitted",
+        "together",
         "warpgroup",
     )  # fmt: skip
 
@@ -87,18 +91,28 @@ class Pipeline(Waitable):
         self.commits = [0] * _WARPS
         self.reported: deque[list[Issued]] = deque()
         self.sights: deque[Sight] = deque()
+        self.marks: deque[tuple[int, int]] = deque()
+        """In lockstep, for each of those in flight: the copies that native code had noted, and the latest operation."""
+        self.hidden: dict[int, Array] = {}
+        """Shared memory as operations see it that copies under way must not reach, by their number."""
+        if warpgroup.cta.grid.lockstep is not None:
+            warpgroup.cta.state.setdefault(READERS, []).append(self)
         self.fenced: Array | None = None
         self.seen: list[int] = []
         self.submitted = self.completed = 0
         self.direct = warpgroup.cta.grid.immediate
+        self.together = self.direct or warpgroup.cta.grid.lockstep is not None
         self.reporter = warpgroup.cta.grid.reporter
         self.last: tuple[Operation, ...] = ()
 
     def issue_whole(self, new: Issue) -> bool:
         """Issue for the whole warpgroup where operations complete at their commit; False where that is not so."""
         a, b, c, d = self.issued
-        if not (self.direct and a == b == c == d):
+        if not (self.together and a == b == c == d):
             return False
+        if not self.direct:
+            self._look_unfenced(new)
+            self._mark()
         self.flight.append(new)
         a += 1
         self.issued = [a, a, a, a]
@@ -164,6 +178,8 @@ class Pipeline(Waitable):
         for warp in warps:
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
+                if grid.lockstep is not None:
+                    self._mark()
                 self.flight.append(new)
             elif not self.flight[at].same(new):
                 other = self.flight[at].multiply.op.instruction
@@ -180,6 +196,29 @@ class Pipeline(Waitable):
             while self.submitted < min(self.issued):
                 self._submit(self.submitted + 1)
 
+    def _mark(self) -> None:
+        """Note which copies are older than the operation that is issued; later ones of an open group are not."""
+        cta = self.warpgroup.cta
+        cta.state.pop((SMALL, self.warpgroup.index * _WARPS), None)
+        self.marks.append((0 if cta.copies is None else cta.copies.issued, cta.grid.flight.issued))
+
+    def hide(self, copies: Sequence[Landing], *, noted: bool) -> None:
+        """Copies complete: operations that were issued while they were under way do not see them.
+
+        They are known by their numbers among those that native code has `noted`, or as operations.
+        """
+        if not self.flight:
+            return
+        shared = self.warpgroup.cta.shared
+        base = shared.base - shared.reserved
+        for at, (issue, (before, latest)) in enumerate(zip(self.flight, self.marks, strict=True), self.completed):
+            last = before if noted else latest + 1
+            for number, first, end in copies:
+                if number < last and at not in self.hidden:
+                    for start, stop in issue.spans:
+                        if start < end - base and first - base < stop:
+                            self.hidden[at] = shared.async_whole.copy()
+
     def _registers(self, warp: int) -> Array:
         """The 32-bit registers of a warp, as [register, lane]: a view."""
         return self.warpgroup.files["a"][:, WARP * warp : WARP * (warp + 1)]
@@ -194,8 +233,23 @@ class Pipeline(Waitable):
 
     def fence(self, warps: Sequence[int]) -> None:
         """Let later wgmmas of some warps see what their registers hold now."""
+        if len(warps) == _WARPS == len(self.seen) and self.fenced is not None:
+            rows = self.warpgroup.cta.program.rows_of_wgmmas
+            self.fenced[rows] = self.warpgroup.files["a"][rows]
+            return
         for warp in warps:
             self._fenced(warp)[...] = self._registers(warp)
+
+    def _look_unfenced(self, new: Issue) -> None:
+        """Do what `_read_unfenced` does for each warp, if a register has changed."""
+        words = self.warpgroup.files["a"]
+        names = [each for each in (new.a, new.d if new.accumulate else None) if isinstance(each, RowNames)]
+        for each in names:
+            rows = each.selector
+            if self.fenced is None or len(self.seen) < _WARPS or words[rows].tobytes() != self.fenced[rows].tobytes():
+                for warp in _EVERY:
+                    self._read_unfenced(warp, new)
+                return
 
     def _read_unfenced(self, warp: int, new: Issue) -> None:
         """Give an operation the values of the last fence for registers that the warp has changed since.
@@ -285,17 +339,20 @@ class Pipeline(Waitable):
             self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
             self.warpgroup.flags[0] = 1
-        if self.warpgroup.cta.grid.convoys:
+        if self.together or self.warpgroup.cta.grid.convoys:
             ready = min(groups[-1] if groups else self.completed for groups in self.committed)
             if ready > self.submitted:
                 self._submit(ready)
 
-    def drained(self, warp: int, leave: int) -> bool:
-        """Return whether at most the `leave` latest groups of a warp are incomplete."""
-        groups = self.committed[warp]
-        while groups and groups[0] <= self.completed:
-            groups.popleft()
-        return len(groups) <= leave
+    def drained(self, warps: Sequence[int], leave: int) -> bool:
+        """Return whether at most the `leave` latest groups of each of these warps are incomplete."""
+        for warp in warps:
+            groups = self.committed[warp]
+            while groups and groups[0] <= self.completed:
+                groups.popleft()
+            if len(groups) > leave:
+                return False
+        return True
 
     def tell_drained(self, warps: Sequence[int], leave: int) -> None:
         """Tell observers that at most the `leave` latest groups of each of these warps are incomplete."""
@@ -333,6 +390,8 @@ class Pipeline(Waitable):
         if self.sights:
             operation.sight = reduce(Sight.joined, list(self.sights)[first - self.completed : end - self.completed])
         operation.issues = issues
+        if (copies := self.warpgroup.cta.copies) is not None:
+            operation.copies = copies.issued
         grid.submit(operation)
 
     def _complete(self, count: int) -> None:
@@ -348,8 +407,14 @@ class Pipeline(Waitable):
         if self.reported:
             for _ in batch:
                 self.reported.popleft()
+        for _ in range(count if self.marks else 0):
+            self.marks.popleft()
         self.completed += count
-        execute(self.warpgroup, batch)
+        if self.hidden:
+            for at, issue in enumerate(batch, self.completed - count):
+                execute(self.warpgroup, (issue,), self.hidden.pop(at, None))
+        else:
+            execute(self.warpgroup, batch)
         if self.fenced is not None:
             for names in {each.d for each in batch} if len(batch) > 1 else (batch[0].d,):
                 rows = names.selector
@@ -435,7 +500,7 @@ def multiply_accumulate(op: Op) -> Run:
         issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
         if not hazards:
             hazards.append(id(op) in g.cta.program.accessed_before_commit)
-        at_once = not g.grid.convoys or hazards[0]
+        at_once = hazards[0] or not (g.grid.convoys or g.grid.lockstep is not None)
         _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run
@@ -541,7 +606,9 @@ def wait(op: Op) -> Run:
                 pipeline.tell_drained(_EVERY, count)
             return True
         chosen = whole_warps(g, mask, op)
-        if all(pipeline.drained(warp, count) for warp in _warps(g, chosen)):
+        warps = _warps(g, chosen)
+
+        if pipeline.drained(warps, count) or g.grid.late.complete_for(g, lambda: pipeline.drained(warps, count)):
             if reporter is not None:
                 pipeline.tell_drained(_warps(g, chosen), count)
             return True

@@ -75,14 +75,19 @@ class SharedMemory(FlatMemory):
         self.symbols: dict[str, int] = {}
         self.begin(knowledge)
 
-    def begin(self, knowledge: Knowledge | None = None) -> None:
-        """Begin as the memory of another CTA: nothing may be read before it is written."""
+    def begin(self, knowledge: Knowledge | None = None, *, apart: bool = False) -> None:
+        """Begin as the memory of another CTA: nothing may be read before it is written.
+
+        The two views are `apart` without knowledge where every fence publishes all generic stores.
+        """
         self.whole.fill(POISON_BYTE)
-        self.knowledge, self.two_views = knowledge, knowledge is not None
+        self.knowledge, self.two_views = knowledge, apart or knowledge is not None
         if not self.two_views:
             self.async_whole = self.whole
             return
         self.async_whole = self.whole.copy()
+        if knowledge is None:
+            return
         self._stores = np.zeros(len(self.whole), np.int64)
         self._unfenced: list[tuple[int, int, Array, int]] = []
         self._most = _FEW_STORES
@@ -137,6 +142,8 @@ class SharedMemory(FlatMemory):
     def fence_async(self, warp: int) -> None:
         """`fence.proxy.async` by a warp of the cluster: what it wrote and what it knows of reaches the async view."""
         if self.knowledge is None:
+            if self.two_views:
+                np.copyto(self.async_whole, self.whole)
             return
         if not (self._unfenced or self._publications):
             return
@@ -195,7 +202,7 @@ class SharedMemory(FlatMemory):
 
     def overwritten(self, offset: int, size: int) -> None:
         """Forget what was published where the async proxy has written since."""
-        if self.two_views:
+        if self.knowledge is not None:
             self._published[offset : offset + size] = 0
 
     def async_write(self, offset: int, data: Bytes) -> None:
@@ -210,4 +217,5 @@ class SharedMemory(FlatMemory):
         self.whole.view(np.complex128)[index] = values
         if self.two_views:
             self.async_whole.view(np.complex128)[index] = values
+        if self.knowledge is not None:
             self._published.reshape(-1, 16)[index] = 0

@@ -91,7 +91,8 @@ class Multiply:
             if len(self.issues) >= _MOST_ISSUES:
                 self.issues.clear()
             registers = a.names if isinstance(a, Rows) else a
-            known = self.issues[key] = Issue(self, d.names, registers, b, accumulate, left, right)
+            spans = tuple((each.first * GRANULE, each.end) for each in (left, right) if each is not None)
+            known = self.issues[key] = Issue(self, d.names, registers, b, accumulate, left, right, spans)
         return known
 
     def _located(self, name: str, form: OperandForm, value: int, size: int) -> Located:
@@ -116,6 +117,8 @@ class Issue:
     accumulate: bool
     left: Located | None
     right: Located
+    spans: tuple[tuple[int, int], ...]
+    """The first byte and the end of each operand in shared memory."""
 
     def same(self, other: Issue) -> bool:
         """Return whether the other is the same instruction with the same operands."""
@@ -216,20 +219,22 @@ def _parts(
     return tuple((slots[0], i) if merged else (slots[i], 0) for i in range(steps))
 
 
-def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...]) -> None:
-    """Complete instructions in order."""
+def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...], seen: Array | None = None) -> None:
+    """Complete instructions in order; `seen` is shared memory as they see it, if that is not as it is."""
     shared, sight = warpgroup.cta.shared, warpgroup.cta.grid.sight
     for first in range(0, len(batch), _MOST_TOGETHER):
         plan = _plan(batch[first : first + _MOST_TOGETHER])
         whole = shared.async_whole
-        if sight is not None and plan.reads:
+        if seen is not None:
+            whole = seen
+        elif sight is not None and plan.reads:
             start, end = min(each.first for each in plan.reads) * GRANULE, max(each.end for each in plan.reads)
             whole = shared.seen_by(sight, start, end)
         routines = warpgroup.cta.grid.routines
         calls = None if routines is None else plan.calls(routines)
         if routines is not None and calls is not None:
-            seen = warpgroup.cta.shared_memory if whole is shared.whole else base_of(whole)
-            if routines.calls.run(calls, seen, warpgroup.registers):
+            base = warpgroup.cta.shared_memory if whole is shared.whole else base_of(whole)
+            if routines.calls.run(calls, base, warpgroup.registers):
                 continue
         granules = whole.view(np.complex128)
         operands = [_operand(located, granules, routines) for located in plan.reads]

@@ -1,4 +1,6 @@
-"""Records of mbarriers and tensor copies, for runs in which every operation completes when it is issued."""
+"""Records of mbarriers and tensor copies, for runs in which every operation completes when it is issued, and of
+`cp.async` where operations are late.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ from warploom.hardware.targets import machine
 from warploom.machine.engine.control_kernels import FlagWait
 from warploom.machine.engine.kernels import OPERANDS, Operand, uniform_word
 from warploom.machine.routines.copy_kernels import MbarrierArrive, MbarrierWait, Place, TensorLoad
+from warploom.machine.routines.late_copies import LateCommit, LateCopy, LateWait
 from warploom.machine.translate.expressions import Writer
 from warploom.ptx.isa.table import Op
-from warploom.ptx.syntax.model import Address, Register, Sink
+from warploom.ptx.syntax.model import Address, Immediate, Register, Sink
 
 if TYPE_CHECKING:
     from warploom.machine.translate.native_tables import Record, TableWriter, Word
+
+
+_LARGEST_COPY = 16
 
 
 def _value(writer: TableWriter, w: Writer, operand: object, type_: str, *, alone: bool) -> tuple[Word, Operand] | None:
@@ -111,3 +117,41 @@ COPIES: dict[str, Callable[[TableWriter, Writer, Op, list[Word]], Record | None]
     "wgmma.wait_group": _wait_for_wgmmas,
 }
 """The instructions that have records, by family; the last argument are the words of a guard."""
+
+
+def _late_copy(writer: TableWriter, w: Writer, op: Op) -> Record | None:
+    """Addresses in registers that differ by lane; bytes that all lanes share, or in a register."""
+    target, source, size, count = (op.operands.get(name) for name in ("dst", "src", "size", "source"))
+    if not isinstance(target, Address) or not isinstance(source, Address) or not isinstance(size, Immediate):
+        return None
+    if op.operands.get("policy") is not None or int(size.value) not in (4, 8, 16):
+        return None
+    if op["cache"] == "cg" and int(size.value) != _LARGEST_COPY:
+        return None
+    first, second = writer.operand(w, target.base, "b64"), writer.operand(w, source.base, "b64")
+    if first is None or second is None or first[0] not in "ab" or second[0] != "b":
+        return None
+    words: list[Word] = [first[1], target.offset, second[1], source.offset, int(size.value), writer.number_of(op)]
+    if count is None:
+        return writer.made(op, LateCopy(first[0], None), words)
+    found = writer.operand(w, count, "b32")
+    if found is None or found[0] not in "ak":
+        return None
+    return writer.made(op, LateCopy(first[0], OPERANDS[found[0]]), [*words, found[1]])
+
+
+def _late_commit(writer: TableWriter, w: Writer, op: Op) -> Record | None:
+    return writer.made(op, LateCommit(), [])
+
+
+def _late_wait(writer: TableWriter, w: Writer, op: Op) -> Record | None:
+    leave = op.operands["count"]
+    return writer.made(op, LateWait(), [int(leave.value)]) if isinstance(leave, Immediate) else None
+
+
+LATE: dict[str, Callable[[TableWriter, Writer, Op], Record | None]] = {
+    "cp.async": _late_copy,
+    "cp.async.commit_group": _late_commit,
+    "cp.async.wait_group": _late_wait,
+}
+"""The instructions that have records where operations are late, for a group that has all threads of its CTA."""

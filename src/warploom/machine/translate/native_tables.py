@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,8 @@ from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHAR
 from warploom.machine.semantics.forms import semantics
 from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
-from warploom.machine.translate.native_copies import COPIES
+from warploom.machine.translate.memory_access import Memory
+from warploom.machine.translate.native_copies import COPIES, LATE
 from warploom.machine.translate.register_layout import Layout
 from warploom.machine.translate.uniform_slots import UniformSlots
 from warploom.ptx.analysis import control_flow as flows
@@ -67,18 +67,6 @@ _FENCES = frozenset({"fence", "fence.tensormap", "fence.proxy.async", "griddepco
 """Instructions that change nothing where memory has one view."""
 _IN_ORDER = frozenset({"wgmma.fence", "tcgen05.fence"})
 """Instructions that whole warps execute, and that change nothing where operations complete at once."""
-
-
-class Memory(Enum):
-    """The instructions with effects that native code executes: none, those on memory that has one view, or all.
-
-    Shared memory may have two views (`shared_memory`): then stores that may reach it, and loads that synchronise, are
-    the reference's.
-    """
-
-    NONE = "arithmetic"
-    ONE_VIEW = "one view"
-    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +187,9 @@ class TableWriter:
         masked: bool,
         alone: bool,
         at_once: bool,
+        apart_after: frozenset[int],
     ) -> None:
-        self.target, self._at_once = target, at_once
+        self.target, self._at_once, self._apart_after = target, at_once, apart_after
         self.engine, self.layout, self.slots, self.memory, self.masked = engine, layout, slots, memory, masked
         self._alone, self._numbers, self._logged = alone, numbers, logged
         self.records: list[Record] = []
@@ -212,6 +201,10 @@ class TableWriter:
         """The first instruction of the block."""
         self._open = False
         """True if the last function takes further instructions."""
+
+    def number_of(self, op: Op) -> int:
+        """The number of an instruction."""
+        return self._numbers[id(op)]
 
     @property
     def is_plain(self) -> bool:
@@ -441,6 +434,9 @@ class TableWriter:
             return None if last or self.masked or self.memory is Memory.NONE else self._elect(w, op)
         if op.family in alu.FAMILIES or op.family in _PARTED:
             return self._arithmetic(w, op, last)
+        if op.family in LATE and self.memory is Memory.LATE:
+            usual = self._alone and not (last or self._logged or self.masked)
+            return LATE[op.family](self, w, op) if usual else None
         if self._at_once and op.family in COPIES:
             return COPIES[op.family](self, w, op, last)
         return None
@@ -457,7 +453,7 @@ class TableWriter:
             if not op["space"] or bytes_ > PIECE or uniform_store:
                 return False
         if self.memory is not Memory.ONE_VIEW:
-            return self.memory is Memory.ALL
+            return self.memory.has_stores
         return op["order"] in ("", "weak") and (not _MEMORY[op.family] or op["space"] in ("global", "local"))
 
     def _has_one_address(self, op: Op) -> bool:
@@ -472,6 +468,8 @@ class TableWriter:
     def _barrier(self, op: Op) -> Record | None:
         """`bar.sync` of all threads, by a group that has all of them."""
         index = op.operands["a"]
+        if id(op) in self._apart_after:
+            return None
         if not isinstance(index, Immediate) or not 0 <= index.value < _NAMED_BARRIERS or op.operands["b"] is not None:
             return None
         words: list[Word] = [8 * int(index.value), *([self._numbers[id(op)]] if self._logged else [])]
@@ -523,7 +521,7 @@ class TableWriter:
     def _matrices(self, w: Writer, op: Op) -> Record | None:
         """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
         store = op.family == "stmatrix"
-        if self.memory is Memory.NONE or (store and self.memory is not Memory.ALL):
+        if self.memory is Memory.NONE or (store and not self.memory.has_stores):
             return None
         address, registers = op.operands["a"], op.operands["b" if store else "d"]
         if (op["shape"], op["type"]) != ("m8n8", "b16") or op["space"] not in ("shared", "shared::cta"):

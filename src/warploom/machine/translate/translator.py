@@ -27,7 +27,8 @@ from warploom.machine.translate.batches import row_lists
 from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
-from warploom.machine.translate.native_tables import Memory, TableWriter
+from warploom.machine.translate.memory_access import Memory
+from warploom.machine.translate.native_tables import TableWriter
 from warploom.machine.translate.register_layout import Layout, lay_out
 from warploom.machine.translate.texts import StoredText, Text
 from warploom.machine.translate.uniform_slots import UniformSlots, leaves
@@ -35,10 +36,11 @@ from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.lockstep import Lockstep, lockstep
 from warploom.ptx.analysis.meeting_loops import meeting_loops
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
-from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence
+from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence, asynchronous_registers
 from warploom.ptx.isa.table import Op, decode_kernel
 from warploom.ptx.syntax.model import Address, Kernel, Module, Register, Special, Symbol
 from warploom.ptx.syntax.pickling import without_collection
@@ -241,6 +243,18 @@ class Program:
         return accessed_before_commit(self.flow)
 
     @cached_property
+    def rows_of_wgmmas(self) -> slice:
+        """The rows of 32-bit registers that `wgmma`s use, and those between them."""
+        names = {name for op in self.ops for name in asynchronous_registers(op) if op.family == "wgmma.mma_async"}
+        rows = [place.index for name in names if (place := self.layout.places[name]).file == "a"]
+        return slice(min(rows, default=0), max(rows, default=-1) + 1)
+
+    @cached_property
+    def lockstep(self) -> Lockstep | None:
+        """The places where warps run one by one though every operation is late; None if they do so everywhere."""
+        return lockstep(self.flow, {name for name, place in self.layout.places.items() if place.file == "u"})
+
+    @cached_property
     def copied_behind_fence(self) -> dict[int, frozenset[str]]:
         """Registers of `wgmma`s, by the identity of their `Op`, that only copies have changed since the last fence."""
         found = accesses_since_fence(self.flow)
@@ -375,6 +389,8 @@ class Program:
 
     def _written(self, name: str, flavour: Flavour, masked: bool) -> Text:
         blocks, native = self.flow.blocks, None
+        late = self.lockstep if flavour.memory is Memory.LATE else None
+        apart = frozenset[int]() if late is None else late.apart_after
         if flavour.engine is not None:
             native = TableWriter(
                 flavour.engine,
@@ -387,6 +403,7 @@ class Program:
                 masked=masked,
                 alone=flavour.alone,
                 at_once=flavour.at_once,
+                apart_after=apart,
             )
         parts: list[tuple[Names, Lines, str]] = []
         at = 0
