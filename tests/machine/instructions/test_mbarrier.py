@@ -332,3 +332,13 @@ def test_generic_addresses_reach_barriers():
     {wait("V")} mov.u32 %r2, 6; st.global.u32 [%rd3], %r2;"""
     run(body, "ptr:out", (out,))
     assert out[0] == 6
+
+
+def test_a_late_arrival_at_an_invalidated_barrier_names_the_invalidation():
+    body = (
+        f"{init(1)} @%first mbarrier.inval.shared::cta.b64 [bars]; @%first mbarrier.arrive.shared::cta.b64 _, [bars];"
+    )
+    note = fault(body).notes[-1]
+    assert note.startswith("warp 0")
+    assert "has invalidated it, <ptx>:" in note
+    assert "arrivals in flight too" in note

@@ -197,8 +197,10 @@ def _words(grid: Grid, group: Group, warp: int) -> tuple[tuple[Word, ...], Op | 
 
 def _stopped_at(grid: Grid, group: Group, warp: int) -> Op | None:
     """The next instruction of a warp; in a loop that polls, the one that reads."""
-    if _round_of(grid, group) is not None:
-        return _words(grid, group, warp)[1] or grid.op_at(group)
+    if (found := _round_of(grid, group)) is not None:
+        # Where the other warps of the loop happen to be says nothing.
+        reading = (op for _, op in found.polled.values() if op is not None)
+        return _words(grid, group, warp)[1] or next(reading, grid.op_at(group))
     if group not in grid.parked:
         return grid.op_at(group)
     blocks, ahead = grid.program.flow.blocks, [group.pc]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 BARRIER_BYTES = 8
+_INVALIDATED = "invalidated mbarriers"
+"""In the state of a CTA: who has invalidated the mbarriers that were there, by offset."""
 _GONE = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -289,6 +291,10 @@ def _absent(owner: Cta, address: int, barrier: Mbarrier | None) -> Exception:
         more = f" and {len(live) - 8} more" if len(live) > 8 else ""
         there = f"its barriers are {', '.join(live[:8])}{more}" if live else "it has no barriers"
         notes = [f"{found}; {there}"]
+        if (invalidated := owner.state.get(_INVALIDATED, {}).get(offset)) is not None:
+            notes.append(
+                f"{invalidated}: that must come after everything that uses the barrier, arrivals in flight too"
+            )
     return Diag.BARRIER_NOT_INITIALISED.error(notes=notes, what=name_of(owner, offset))
 
 
@@ -363,10 +369,12 @@ def inval(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None, address: Any) -> None:
         g.grid.effects += 1
+        by: dict[int, str] = g.cta.state.setdefault(_INVALIDATED, {})
         for at, _, many in by_address(g, mask, address):
             require_own(g, at)
             for _ in range(many):
                 barrier_at(g.cta, at).invalidate()
+            by[at & OFFSET_MASK] = f"{g.name} has invalidated it, {g.grid.loc_of(op)}"
 
     return run
 
