@@ -11,12 +11,11 @@ next one depend on the state alone, and the next state on the number of K steps 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import count, pairwise
 from math import gcd
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from warploom.checker.recurrence.branches import Branches, in_copies
 from warploom.checker.recurrence.cuts import Cut, Cuts, Repeat, Warp, Watch, has_room
@@ -25,10 +24,7 @@ from warploom.checker.recurrence.pumping import check_k, is_like
 from warploom.checker.recurrence.variants import Dimension, Refused, Tiles
 
 if TYPE_CHECKING:
-    from warploom.checker.recurrence.sizes import Family, Recurrence, Sizes
-
-
-T = TypeVar("T")
+    from warploom.checker.recurrence.sizes import Family, Part, Recurrence
 
 
 class Node(NamedTuple):
@@ -62,16 +58,6 @@ class Next(NamedTuple):
 
 Cycles = dict[Node, Cycle]
 Known = dict[Node, Next]
-
-
-class Part(NamedTuple, Generic[T]):
-    """A part of the proof, which may have been made in a copy of the process."""
-
-    sizes: Sizes
-    assumed: Counter[str]
-    relaxed: Counter[str]
-    found: T | None
-    refused: str = ""
 
 
 class Shown(NamedTuple):
@@ -118,12 +104,12 @@ class Pairs:
         # Tiles with fewer than the least number of steps pass no cycle, so that they do not need to be known.
         first: list[Callable[[], Part[Any]]] = [partial(self._seen, long_)]
         first += [partial(self._shown, steps, {}, long_) for steps in range(1, found.least)]
-        seen, *_ = [self._taken(part) for part in in_copies(first, independent=True)]
+        seen, *_ = [self.family.taken(part) for part in in_copies(first, independent=True)]
         self.room, most, longs = seen.room, long_ + found.period, 0
         more = range(found.least, most + 1)
         parts = in_copies(partial(self._shown, steps, seen.cycles, long_) for steps in more)
         for steps, part in zip(more, parts, strict=False):
-            shown = self._taken(part)
+            shown = self.family.taken(part)
             self.known |= shown.known
             longs = longs + 1 if shown.is_long else 0
             if longs == found.period:
@@ -131,29 +117,6 @@ class Pairs:
                 ran = f"1 to {steps} K steps run, each with all numbers of tiles by recurrence"
                 return f"{self.k.name} >= 1 with any number of tiles of a cluster >= 1 ({ran}; {found.text})"
         raise Refused(f"tiles of up to {most} K steps do not show the recurrence of K steps")
-
-    def _taken(self, part: Part[T]) -> T:
-        """Count the runs of a part; what it has found."""
-        self.family.sizes.add(part.sizes)
-        self.family.rules.assumed |= part.assumed
-        self.family.rules.relaxed |= part.relaxed
-        if part.found is None:
-            raise Refused(part.refused)
-        return part.found
-
-    def _apart(self, make: Callable[[], T]) -> Part[T]:
-        """A part of the proof, with its own counts: it is made in a copy of the process where there are cores."""
-        family, rules = self.family, self.family.rules
-        before = family.sizes, rules.assumed, rules.relaxed
-        family.sizes, rules.assumed, rules.relaxed = type(family.sizes)(), Counter(), Counter()
-        found, refused = None, ""
-        try:
-            found = make()
-        except Refused as why:
-            refused = str(why)
-        part = Part(family.sizes, rules.assumed, rules.relaxed, found, refused)
-        family.sizes, rules.assumed, rules.relaxed = before
-        return part
 
     def _is_linear(self, counted: Counted) -> bool:
         found = set[int]()
@@ -167,7 +130,7 @@ class Pairs:
 
     def _seen(self, steps: int) -> Part[Seen]:
         """Look for the cycles of a run with so many K steps."""
-        return self._apart(lambda: Seen(self.cycles(steps), self.room))
+        return self.family.apart(lambda: Seen(self.cycles(steps), self.room))
 
     def _shown(self, steps: int, cycles: Cycles, seen_with: int) -> Part[Shown]:
         """Prove all numbers of tiles with one number of K steps; the cycles were seen with another number."""
@@ -180,7 +143,7 @@ class Pairs:
             _, is_long = self.family.tiles_with(self.k, self.tiles, steps, long_tiles)
             return Shown(is_long, long_tiles.learned)
 
-        return self._apart(make)
+        return self.family.apart(make)
 
     def cycles(self, steps: int, tiles: int | None = None) -> Cycles:
         """The cycles that a run with so many K steps shows, in so many tiles, or in those that differ."""

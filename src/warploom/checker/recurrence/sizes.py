@@ -7,15 +7,17 @@ There remain the runs with few steps and one run for each remainder of the perio
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, NoReturn
+from functools import partial
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import influences, polls
 from warploom.checker.observer import Checker
-from warploom.checker.recurrence.branches import Branches, can_branch
+from warploom.checker.recurrence.branches import Branches, can_branch, in_copies
 from warploom.checker.recurrence.cases import cases_of
 from warploom.checker.recurrence.cuts import Cuts, Repeat, Warp, Watch
 from warploom.checker.recurrence.loops import evaluate, owners
@@ -36,6 +38,7 @@ from warploom.checker.runs import Checked, checked_run
 from warploom.diagnostics import Diag, Fault, WarploomError
 from warploom.host.launch import Launch
 
+T = TypeVar("T")
 _SCOUTS = (40, 80, 160)
 """K steps of the run in which a recurrence is looked for; more if there is none."""
 _MOST_TILES = 96
@@ -43,6 +46,10 @@ _MOST_TILES = 96
 _NONE = "no state recurs"
 _ENUMERATED = 18
 """K steps that are run where no recurrence is looked for: two laps of eight stages, and two more."""
+_WORTH = 1.0
+"""Seconds that runs must take to be spread over copies of the process: a copy takes some hundredths of one."""
+_COPIES = 8
+"""Copies among which runs are divided: more than there are cores, because runs differ."""
 
 
 class Recurrence(NamedTuple):
@@ -75,12 +82,25 @@ class Sizes:
     def add(self, other: Sizes) -> None:
         """Count the runs of another part of the check, with what they found."""
         self.findings += other.findings
+        self.cases += other.cases
         self.error = self.error or other.error
         self.runs, self.events, self.used = self.runs + other.runs, self.events + other.events, self.used + other.used
 
 
 class TooSmallError(Exception):
     """The arrays of the launch are too small for a run in a copy of the process."""
+
+
+class Part(NamedTuple, Generic[T]):
+    """A part of a check, which may have been made in a copy of the process."""
+
+    sizes: Sizes
+    assumed: Counter[str]
+    relaxed: Counter[str]
+    room: int
+    """The factor by which the arrays of the launch had to be made longer."""
+    found: T | None
+    refused: str = ""
 
 
 class Branch(NamedTuple):
@@ -137,12 +157,14 @@ class Family:
     def check_cases(self, cases: Mapping[str, Launch]) -> Sizes:
         """Check further launches, each by its name."""
         try:
-            for name, launch in cases.items():
-                self._judge(launch, name, None, larger=False)
-                self.sizes.cases.append(name)
+            self._each(partial(self._case, name, launch) for name, launch in cases.items())
         except Refused:
             self.sizes.left.append("other cases (there is a finding)")
         return self.sizes
+
+    def _case(self, name: str, launch: Launch) -> None:
+        self._judge(launch, name, None, larger=False)
+        self.sizes.cases.append(name)
 
     def _enumerate(self, why: str) -> None:
         """Run some sizes one by one, where other things than parameters steer the kernel too."""
@@ -153,11 +175,13 @@ class Family:
         try:
             k = variants.k_dimension()
             launched = variants.launched(k)
+            runs = []
             for steps in range(1, _ENUMERATED + 1):
                 args = list(self.launch.args)
                 args[variants.params[k.name]] = variants.value_for(k, steps)
                 launch = replace(self.launch, args=tuple(args))
-                self._judge(launch, f"{steps} K steps", None, larger=steps > launched)
+                runs.append(partial(self._judge, launch, f"{steps} K steps", None, larger=steps > launched))
+            self._each(runs)
             sizes.cases.append(f"{k.name} of 1 to {_ENUMERATED} K steps")
             left = f"other sizes ({why})"
         except Refused as more:
@@ -213,6 +237,46 @@ class Family:
         if sizes.findings or sizes.error is not None:
             raise Refused(f"there is a finding with {what}")
         return checked
+
+    def apart(self, make: Callable[[], T]) -> Part[T]:
+        """Make a part of the check with counts of its own; where there are cores, this is done in a copy."""
+        rules, variants = self.rules, self.variants
+        before = self.sizes, rules.assumed, rules.relaxed
+        self.sizes, rules.assumed, rules.relaxed = Sizes(), Counter(), Counter()
+        found, refused = None, ""
+        try:
+            found = make()
+        except Refused as why:
+            refused = str(why)
+        part = Part(self.sizes, rules.assumed, rules.relaxed, variants.room, found, refused)
+        self.sizes, rules.assumed, rules.relaxed = before
+        return part
+
+    def taken(self, part: Part[T]) -> T:
+        """Count the runs of a part; what it has found."""
+        self.sizes.add(part.sizes)
+        self.rules.assumed.update(part.assumed)
+        self.rules.relaxed.update(part.relaxed)
+        self.variants.room = max(self.variants.room, part.room)
+        if part.found is None:
+            raise Refused(part.refused)
+        return part.found
+
+    def _each(self, runs: Iterable[Callable[[], object]]) -> None:
+        """Make runs that do not depend on each other; the first that is refused, in their order, ends the check.
+
+        Copies of the process make several of them one after the other, and none is made where runs are short.
+        """
+        left, made, start = [*runs], 0, time.process_time()
+        while left:
+            left.pop(0)()
+            made += 1
+            if (time.process_time() - start) / made * len(left) > _WORTH:
+                break
+        at_once = -(-len(left) // _COPIES) or 1
+        parts = (left[at : at + at_once] for at in range(0, len(left), at_once))
+        for part in in_copies((partial(self.apart, partial(_all_of, part)) for part in parts), independent=True):
+            self.taken(part)
 
     def _watch(self, watch: Watch) -> Callable[[Checker], Cuts]:
         return lambda checker: Cuts(checker, self.variants.loops, self.steering, watch)
@@ -286,14 +350,11 @@ class Family:
             if is_like(self.variants, k, scout, residues):
                 for steps in residues:
                     check_k(self.variants, k, cuts.users, parts, steps)
-                for steps in range(1, made.least + period):
-                    if steps != scout:
-                        self.run(k, tiles, steps)
+                few = range(1, made.least + period)
+                self._each(partial(self.run, k, tiles, steps) for steps in few if steps != scout)
                 return made
-        for steps in range(scout + 1, scout + period):
-            self._recur(k, tiles, steps, period)
-        for steps in range(1, scout):
-            self.run(k, tiles, steps)
+        self._each(partial(self._recur, k, tiles, steps, period) for steps in range(scout + 1, scout + period))
+        self._each(partial(self.run, k, tiles, steps) for steps in range(1, scout))
         begin = ", ".join(str(self._begin(cuts, part)) for part in parts)
         text = f"a period of {period} steps, which each of the last {period} shows from step {begin}"
         return Recurrence(period, scout, *ends, text)
@@ -367,14 +428,25 @@ class Family:
         least = max(begin.loop[1] + 3, *begun) if tiles.names else begin.taken
         if least + period - 1 > most:
             raise Refused(f"{least + period - 1} tiles must be run, and the launch has {most}; launch it with more")
-        for count in range(1, least + period) if branches is None else ():
-            drain = None if long_tiles is None else long_tiles.watch(lambda _: False, None)
-            made = self.run(k, tiles, steps, count, drain).cuts
-            if made is not None and long_tiles is not None and is_long and not long_tiles.are_long(made):
-                long_tiles.show(count)
-                is_long = long_tiles.are_long(made)
+        counts = range(1, least + period) if branches is None else range(0)
+        if long_tiles is None:
+            self._each(partial(self.run, k, tiles, steps, count) for count in counts)
+        else:
+            is_long = self._are_long(k, tiles, steps, counts, long_tiles, is_long=is_long)
         start = f"a period of {period} tiles from tile {begin.loop[1]}"
         return f"1 to {least + period - 1} run; more by recurrence with {start}", is_long
+
+    def _are_long(
+        self, k: Dimension, tiles: Tiles, steps: int, counts: Iterable[int], long_tiles: LongTiles, *, is_long: bool
+    ) -> bool:
+        """Check some numbers of tiles; still true if the tiles of all of them pass cycles."""
+        for count in counts:
+            made = self.run(k, tiles, steps, count, long_tiles.watch(lambda _: False, None)).cuts
+            assert made is not None
+            if is_long and not long_tiles.are_long(made):
+                long_tiles.show(count)
+                is_long = long_tiles.are_long(made)
+        return is_long
 
     def _branched(
         self, k: Dimension, tiles: Tiles, steps: int, count: int, watch: Watch, long_tiles: LongTiles | None
@@ -415,6 +487,13 @@ class Family:
         if sizes.error is not None:
             sizes.error.notes = (*sizes.error.notes[:-1], *note)
         branches.end(Branch(sizes, ended, is_long, self.rules.assumed, self.rules.relaxed))
+
+
+def _all_of(runs: Iterable[Callable[[], object]]) -> bool:
+    """Make runs one after the other."""
+    for run in runs:
+        run()
+    return True
 
 
 def _named(steps: int, count: int) -> str:

@@ -57,7 +57,8 @@ class Variants:
         }
         self.values: dict[str, int] = dict(self.scalars)
         """The values of parameters, and of special registers where one CTA stands for all."""
-        self._room = 1
+        self.room = 1
+        """The factor by which the arrays of launches are made longer."""
         self._known: dict[int, int] = {}
         """The values of the parameter of K steps."""
 
@@ -165,16 +166,16 @@ class Variants:
 
     def roomy(self, launch: Launch) -> Launch:
         """A launch with arrays that are as much longer as `grow` has made them: their bytes are repeated."""
-        if self._room == 1:
+        if self.room == 1:
             return launch
-        return replace(launch, args=tuple(_longer(each, self._room) for each in launch.args))
+        return replace(launch, args=tuple(_longer(each, self.room) for each in launch.args))
 
     def grow(self) -> bool:
         """Make the arrays of all further launches longer; False if they are long already."""
         arrays = [each for each in self.launch.args if _may_grow(each)]
-        if not arrays or sum(each.nbytes for each in arrays) * self._room * 4 > _MOST_BYTES:
+        if not arrays or sum(each.nbytes for each in arrays) * self.room * 4 > _MOST_BYTES:
             return False
-        self._room *= 4
+        self.room *= 4
         return True
 
     def arrays_of(self, expressions: list[Expression]) -> list[str]:
