@@ -102,6 +102,13 @@ def test_the_number_of_warps_does_not_matter(block):
             outcome("a lock by Triton", schedule, block=block, limit=20_000_000)
 
 
+def test_some_lanes_of_a_warp_may_read_addresses_of_their_own(engine):
+    """A load of some lanes is made of a load of fewer lanes, which does not count again."""
+    some = "mul.wide.u32 %rd2, %r0, 0; add.u64 %rd2, %rd2, %rd0; setp.lt.u32 %p3, %r0, 24; @%p3 ld.volatile.global.u32 %r8, [%rd2];"
+    with pytest.raises(Stuck, match="DEADLOCK"):
+        outcome("a lock by Triton", "eager", some)
+
+
 def test_a_cluster_that_meets_at_its_own_barrier_is_found():
     meet = "barrier.cluster.arrive; barrier.cluster.wait;"
     text = HEAD + LOOPS["a lock by Triton"].format(extra="").replace("bar.sync 0;", meet) + TAIL

@@ -91,10 +91,18 @@ def polling(memories: Sequence[Memory], polled: C) -> Iterator[C]:
 
 def _watch(memory: Any, polled: Collector) -> None:
     load = memory.load
+    inside = False
 
     def noted(address: Any, width: int, mask: Any, what: str) -> Any:
+        nonlocal inside
+        if inside:  # a load of some lanes is made of loads of fewer lanes
+            return load(address, width, mask, what)
         polled.note(memory, address, width, mask)
-        return load(address, width, mask, what)
+        inside = True
+        try:
+            return load(address, width, mask, what)
+        finally:
+            inside = False
 
     memory.load = noted
     if isinstance(memory, GlobalMemory):
