@@ -111,7 +111,8 @@ class Pipeline(Waitable):
         if not (self.together and a == b == c == d):
             return False
         if not self.direct:
-            self._look_unfenced(new)
+            if id(new.multiply.op) in self.warpgroup.cta.program.unordered_wgmmas:
+                self._look_unfenced(new)
             self._mark()
         self.flight.append(new)
         a += 1
@@ -188,7 +189,7 @@ class Pipeline(Waitable):
             self.issued[warp] += 1
             if knowledge is not None:
                 self._look(warp, at)
-            if not grid.convoys:
+            if not grid.convoys and id(new.multiply.op) in self.warpgroup.cta.program.unordered_wgmmas:
                 self._read_unfenced(warp, new)
         if self.reporter is not None:
             self._tell(warps, new)
@@ -574,7 +575,8 @@ def fence(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None) -> None:
         chosen = whole_warps(g, mask, op)
-        if not g.grid.convoys and g.warpgroup.lanes == WARPGROUP:
+        unordered = not g.grid.convoys and g.cta.program.unordered_wgmmas
+        if unordered and g.warpgroup.lanes == WARPGROUP:
             _pipeline(g.warpgroup).fence(_warps(g, chosen))
 
     return run

@@ -243,6 +243,14 @@ class Program:
         return accessed_before_commit(self.flow)
 
     @cached_property
+    def unordered_wgmmas(self) -> frozenset[int]:
+        """The `wgmma`s, by the identity of their `Op`, one of whose registers may have changed since the last fence."""
+        found, fences = accesses_since_fence(self.flow), (op for op in self.ops if op.family == "wgmma.fence")
+        if any(op.instruction.guard is not None for op in fences):
+            return frozenset(found)
+        return frozenset(op for op, each in found.items() if each.written or each.copied)
+
+    @cached_property
     def rows_of_wgmmas(self) -> slice:
         """The rows of 32-bit registers that `wgmma`s use, and those between them."""
         names = {name for op in self.ops for name in asynchronous_registers(op) if op.family == "wgmma.mma_async"}
