@@ -58,7 +58,9 @@ def matmul_split_k(
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
     if config.split_in_cluster:
-        exchange: ClusterExchange | GlobalExchange = ClusterExchange(roles.consume, cluster, tile, config)
+        exchange: ClusterExchange | GlobalExchange = ClusterExchange(
+            roles.consume, cluster, tile, config, inputs
+        )
     else:
         exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
 

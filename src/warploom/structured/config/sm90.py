@@ -23,6 +23,8 @@ __all__ = ["MACHINE", "MAX_ACCUMULATORS", "ROW_BYTES", "USUAL_STAGES", "HopperCo
 ROW_BYTES = 128
 USUAL_STAGES = 8
 """Input stages that are derived at most, if they fit; more take longer to set up and have to be given."""
+_STAGES_WITH_INBOX = 4
+"""Input stages that must be left for partial accumulators of other splits to have memory of their own."""
 _STAGES_WITH_WHOLE_RESIDUAL = 5
 """Input stages that must be left for a residual to be loaded as a whole tile."""
 _MAX_ACCUMULATORS_OF_WIDE_RESIDUAL = 176
@@ -315,12 +317,22 @@ class HopperConfig(GemmConfig):
         return all(columns * element_bytes(each) % GRANULE == 0 for each in self.output_types)
 
     @property
-    def exchange_bytes(self) -> int:
-        """Bytes that receive the partial accumulators of the other splits of a cluster."""
+    def partial_bytes(self) -> int:
+        """Bytes of the partial accumulators that a CTA receives from the other splits of a cluster."""
         if self.num_split_k == 1 or not self.split_in_cluster:
             return 0
         return 4 * self.BM * self.BN // self.num_split_k * (self.num_split_k - 1)
 
+    @property
+    def receives_in_stages(self) -> bool:
+        """True if partial accumulators are received in the memory of an operand, when all CTAs have read their stages.
+
+        Large tiles would have too few stages otherwise; a CTA waits for the others before it sends.
+        """
+        room = MACHINE.shared_per_block - self.staging_bytes - self.partial_bytes
+        return self.partial_bytes > 0 and room < _STAGES_WITH_INBOX * (self.stage_bytes + 2 * BARRIER_BYTES)
+
     def shared_bytes(self, stages: int) -> int:
         """Return the bytes of shared memory with so many input stages."""
-        return stages * (self.stage_bytes + 2 * BARRIER_BYTES) + self.staging_bytes + self.exchange_bytes
+        inbox = 0 if self.receives_in_stages else self.partial_bytes
+        return stages * (self.stage_bytes + 2 * BARRIER_BYTES) + self.staging_bytes + inbox

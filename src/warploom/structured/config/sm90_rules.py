@@ -67,6 +67,10 @@ def _stages(config: HopperConfig) -> Violations:
     stages, limit = config.num_pipeline_stages, MACHINE.shared_per_block
     if stages <= config.mmas_in_flight:
         yield "num_pipeline_stages", f"must be more than mmas_in_flight, which is {config.mmas_in_flight}"
+    operand = max(config.BM, config.BN) * config.BK * config.a_bytes
+    if config.receives_in_stages and stages * operand < config.partial_bytes:
+        least = -(-config.partial_bytes // operand)
+        yield "num_pipeline_stages", f"must be at least {least} to receive the partial accumulators of the other splits"
     needed = config.shared_bytes(stages)
     if needed > limit:
         yield "num_pipeline_stages", f"needs {needed} bytes of shared memory; {MACHINE.target} has {limit} per CTA"

@@ -14,12 +14,14 @@ from warploom.structured.cluster import Cluster
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.structured.epilogue.staging import Values
 from warploom.structured.named_barriers import WarpGroupBarrier
+from warploom.structured.pipelines.input_pipeline import InputTilePipeline
+from warploom.structured.pipelines.signals import EachPeer
 from warploom.structured.pipelines.start_up import start_up
 from warploom.structured.split_k.split_tile import SplitTile
 from warploom.structured.tensor_cores.wgmma import RegisterTile, WgmmaOp
 from warploom.trace import isa
 from warploom.trace.isa.emit import At
-from warploom.trace.language.barriers import barriers
+from warploom.trace.language.barriers import Barriers, barriers
 from warploom.trace.language.control import While, when
 from warploom.trace.language.roles import Role
 from warploom.trace.language.values import Value, literal, select
@@ -39,16 +41,28 @@ class ClusterExchange:
 
     A barrier counts the received bytes. A CTA waits only for its own data; once it has received everything, no other
     CTA accesses it any more, so that no barrier is needed at the end.
+
+    With large tiles the data are received where the input stages were: each consumer warp tells every CTA when its
+    MMAs have read their last stage, and a CTA sends when all have.
     """
 
-    def __init__(self, role: Role, cluster: Cluster, tile: SplitTile, config: HopperConfig) -> None:
+    def __init__(
+        self, role: Role, cluster: Cluster, tile: SplitTile, config: HopperConfig, inputs: InputTilePipeline
+    ) -> None:
         self._role, self._cluster, self._split, self._config = role, cluster, tile.split.to("u32"), config
         self._units = config.accumulators // _SQUARE // config.num_split_k
         self._row = _SQUARE * _WORD * role.threads
         self._slice = self._units * self._row
-        self._inbox = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
-        self._barriers = barriers("partials")
         setup = start_up()
+        self._were_read: Barriers | None = None
+        if config.receives_in_stages:
+            operands = (inputs.payload.a.storage, inputs.payload.b.storage)
+            self._inbox: View = max(operands, key=lambda each: each.bytes)
+            self._were_read, self._signal = barriers("stages_read"), EachPeer(role, peers=cluster.sharing)
+            setup.barriers.append((self._were_read, lambda: self._signal.arrivals(cluster)))
+        else:
+            self._inbox = shared("u8", (config.num_split_k - 1, self._slice), name="partials", align=_SQUARE * _WORD)
+        self._barriers = barriers("partials")
         setup.barriers.append((self._barriers, lambda: 1))
         setup.syncs_later = True
 
@@ -63,6 +77,9 @@ class ClusterExchange:
         slices = [self._slice_of(core, split) for split in range(splits)]
         place = self._inbox.place.address + self._role.thread * (_SQUARE * _WORD)
         self._cluster.wait()
+        if self._were_read is not None:
+            self._signal.arrive(self._were_read, literal(0, "u32"), self._cluster)
+            self._were_read[0].wait(0)
         for other in range(splits):
             with when(mine != other):
                 self._send(slices[other], place, literal(other, "u32"))
