@@ -7,7 +7,8 @@
 Our side is the plain call that a user writes, without `out=` and with the library's own choice. The baselines are PyTorch's
 operation of the same name; for fused and gated operations PyTorch's sequence, and its compiler in the modes of `MODES`. A ratio
 is taken against the fastest baseline. Inputs rotate over sets that exceed the L2 three times; results are compared before
-anything is timed. JSON goes to alone_families.json in bench/results. `bench/screening.py` compares configurations.
+anything is timed. For fused and gated operations, PyTorch's GEMM alone is timed as well: the fastest baseline's time divided by
+it is the ratio of a kernel that does everything else in no time (`bound`). JSON goes to alone_families.json in bench/results. `bench/screening.py` compares configurations.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import warploom
 from warploom.ops.operation import Operation
 
 OURS = "ours"
+GEMM = "GEMM without the rest"
 DEVICE = "cuda"
 MODES = ("default", "max-autotune-no-cudagraphs")
 """Modes of torch.compile that serve in a graph of our own."""
@@ -59,6 +61,8 @@ class Family:
     """Functions of the inputs by name that PyTorch's compiler gets."""
     flops: Callable[[Arguments], float]
     shapes: Sequence[tuple[Any, ...]]
+    gemm: Run | None = None
+    """PyTorch's GEMM without what is fused into ours: a kernel of its speed could not be faster."""
 
     def ours(self, given: Arguments, **options: Any) -> torch.Tensor:
         """Call our operation, with options such as `config` in addition."""
@@ -137,6 +141,10 @@ def gated_apart(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
 
+def layer_gemm(t: Arguments) -> torch.Tensor:
+    return functional.linear(t["x"], t["w"])
+
+
 def dense(t: Arguments) -> float:
     return 2.0 * t["a"].numel() * t["b"].shape[-2]
 
@@ -193,13 +201,13 @@ FAMILIES = {
         make_fused,
         lambda t: (warploom.linear, {**t, "activation": "gelu_tanh"}),
         {"eager": lambda t: fused(**t)}, {"compiled": fused}, of_layer,
-        ((4096, 4096, 4096), (4096, 14336, 4096), (512, 4096, 14336)),
+        ((4096, 4096, 4096), (4096, 14336, 4096), (512, 4096, 14336)), layer_gemm,
     ),
     "swiglu": Family(
         make_gated,
         lambda t: (warploom.gated_linear, dict(zip(("x", "w_gate", "w_up"), (t["x"], *t["w"].chunk(2)), strict=True))),
         {"eager": lambda t: gated(**t)}, {"compiled": gated, "compiled apart": gated_apart}, of_layer,
-        ((4096, 14336, 4096), (64, 14336, 4096), (16, 28672, 8192), (1, 14336, 4096)),
+        ((4096, 14336, 4096), (64, 14336, 4096), (16, 28672, 8192), (1, 14336, 4096)), layer_gemm,
     ),
 }  # fmt: skip
 
@@ -247,11 +255,14 @@ def measured(name: str, shape: tuple[Any, ...], asked: argparse.Namespace, senso
     if bad:
         return {"error": bad}
     flops = family.flops(sets[0])
-    sides = {side: graph_of(run, sets, flops) for side, run in {**peers, OURS: family.ours}.items()}
+    runs = {**peers, OURS: family.ours, **({} if family.gemm is None else {GEMM: family.gemm})}
+    sides = {side: graph_of(run, sets, flops) for side, run in runs.items()}
     take_turns(sides, Protocol.of(asked), random.Random(asked.seed), sensors)
-    ratios = {peer: ratios_to(peer, sides)[OURS] for peer in peers}
-    alone, cool = (min(each[how] for each in ratios.values()) for how in ("alone", "cool"))
+    ratios = {peer: ratios_to(peer, sides) for peer in peers}
+    alone, cool = (min(each[OURS][how] for each in ratios.values()) for how in ("alone", "cool"))
+    bound = {how: min(each[GEMM][how] for each in ratios.values()) for how in ("alone", "cool") if GEMM in sides}
     return {
+        **({"bound": bound} if bound else {}),
         "alone": alone,
         "cool": cool,
         "worst": min(alone, cool),
@@ -265,7 +276,8 @@ def line_of(row: Row) -> str:
     title = f"{row['family']:20} {row['label']:40}"
     if "error" in row:
         return f"{title} FAILED: {row['error']}"
-    return f"{title} alone {row['alone']:.3f} cool {row['cool']:.3f} against {row['best_peer']}"
+    bound = " bound {alone:.3f} {cool:.3f}".format(**row["bound"]) if "bound" in row else ""
+    return f"{title} alone {row['alone']:.3f} cool {row['cool']:.3f} against {row['best_peer']}{bound}"
 
 
 def summary(rows: list[Row]) -> Row:

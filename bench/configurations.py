@@ -40,7 +40,8 @@ from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
 from measuring import Options, call_of, graph_for, machine, rotating, run_alone, run_cool, timed
-from model_shapes import FITTED, MORE_FITTED
+from model_shapes import FITTED, LATER_FITTED, MORE_FITTED
+from protocol import WARM
 from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
 
@@ -72,7 +73,9 @@ TURNS = 12
 def named(config: HopperConfig) -> str:
     """Shorten the name as far as it stays unique: there are thousands of rows."""
     x, y = config.cluster_shape[:2]
-    way = "pp" if config.pingpong else "sw" if config.AB_swapped else "co" if config.consumers > 1 else "one"
+    way = "sw" if config.AB_swapped else "co" if config.consumers > 1 else "one"
+    if config.pingpong:
+        way = "ps" if config.AB_swapped else "pp"
     cluster = "" if config.num_split_k > 1 or (x, y) == (1, 1) else f"c{x}" if y == 1 else f"c{x}{y}"
     split = f"k{config.num_split_k}{'c' if config.split_in_cluster else 'g'}" if config.num_split_k > 1 else ""
     stored = ("stage_columns", "num_output_stages")
@@ -220,6 +223,8 @@ def measured_alone(
         of_cool = {"cool_peer_us": round(peer, 3), "cool_us": {name: round(each, 3) for name, each in us.items()}}
         best = sorted(us, key=us.__getitem__)[:FINALISTS]
         graphs = {name: graph for name, graph in graphs.items() if name in (*best, named(configs[0]))}
+    if flops > SETTLED_FLOPS:  # the power limit takes the clock down once more, about a second after a load begins
+        run_alone(*peer_graph, WARM, 0.01)
     peer, us = _relative_to_peer(graphs, peer_graph, lambda graph: run_alone(*graph, settle, duration)[0])
     return {**row_for(shape, majors, peer, us), "how": "alone", **of_cool}
 
@@ -322,6 +327,7 @@ def main() -> int:
     parser.add_argument(
         "--more-models", action="store_true", help="other such shapes, most of them of a few tiles per SM"
     )
+    parser.add_argument("--later-models", action="store_true", help="others of 129 to 1500 rows, and some slow choices")
     parser.add_argument("--alone", action="store_true", help="time one configuration at a time, as it runs for a user")
     parser.add_argument("--cool", action="store_true", help="with --alone: also at the free clock")
     parser.add_argument("--rows", type=int, default=1, help="with --models: only shapes with at least so many rows")
@@ -349,8 +355,8 @@ def main() -> int:
     if asked.models:
         shapes = [each for each in FITTED if each[0] >= asked.rows and flops_of(each) >= asked.gflop * 1e9]
         rng.shuffle(shapes)
-    if asked.more_models:
-        shapes = list(MORE_FITTED)
+    if asked.more_models or asked.later_models:
+        shapes = list(LATER_FITTED if asked.later_models else MORE_FITTED)
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)

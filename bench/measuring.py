@@ -196,6 +196,19 @@ def mean_of(rows: list[Row], name: str = "ratio") -> float:
     return math.exp(statistics.fmean(math.log(row[name]) for row in rows))
 
 
+def copy_rate() -> float:
+    """Return the terabytes per second that a large copy reads and writes; much less than usual, if the GPU is shared."""
+    source, target = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    target.copy_(source)
+    first.record()
+    for _ in range(8):
+        target.copy_(source)
+    last.record()
+    torch.cuda.synchronize()
+    return 8 * 2 * source.numel() / first.elapsed_time(last) / 1e9
+
+
 @cache
 def machine() -> Row:
     """Describe the GPU and the software."""
@@ -215,6 +228,7 @@ def machine() -> Row:
         "gpu": gpu.name,
         "sms": gpu.multi_processor_count,
         "l2_bytes": gpu.L2_cache_size,
+        "copy_tb_per_s": round(copy_rate(), 2),
         "driver": driver,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -2,7 +2,7 @@
 
     python bench/model_shapes.py        prints both parts
 
-The heuristics are fitted to `FITTED` and `MORE_FITTED`; published ratios are those of `HELD_OUT` and `FRESH`, which nothing
+The heuristics are fitted to `FITTED`, `MORE_FITTED` and `LATER_FITTED`; published ratios are those of `HELD_OUT` and `FRESH`, which nothing
 was fitted to.
 """
 
@@ -96,11 +96,9 @@ def sample(seed: int = SEED, count: int = COUNT) -> list[Shape]:
 SAMPLE = sample()
 HELD_OUT = SAMPLE[::3]
 FITTED = [shape for shape in SAMPLE if shape not in HELD_OUT]
-FRESH_SEED, FRESH_COUNT = 20261117, 64
-EARLIER_FRESH = sample(31337, 80)
-"""A sample that was held out once; slow choices of it are among `MORE_FITTED` since."""
-FRESH = [each for each in sample(FRESH_SEED, 160) if each not in {*SAMPLE, *EARLIER_FRESH}][:FRESH_COUNT]
-"""A second sample that nothing is fitted to, for choices that were fitted after the first one had been measured."""
+FRESH_SEED, FRESH_COUNT = 20261118, 64
+EARLIER_FRESH = (sample(31337, 80), sample(20261117, 160))
+"""Samples that were held out once; slow choices of them are among `MORE_FITTED` and `LATER_FITTED` since."""
 _SLOW_CHOICES: tuple[Shape, ...] = ((256, 1792, 3584), (128, 4608, 7168), (8, 18432, 7168), (1500, 2560, 5120))
 
 
@@ -110,8 +108,9 @@ def _more_fitted(seed: int = 17) -> list[Shape]:
     Most have at most two waves of small tiles, where splits, clusters and widths decide; some have few rows and large
     weights, and some have many rows.
     """
-    taken = {*SAMPLE, *FRESH, *EARLIER_FRESH}
-    free = sorted(set(every_shape()) - taken)
+    first, second = EARLIER_FRESH
+    second = [each for each in second if each not in {*SAMPLE, *first}][:64]
+    free = sorted(set(every_shape()) - {*SAMPLE, *first, *second})
     random.Random(seed).shuffle(free)
     one_wave = [(m, n, k) for m, n, k in free if 100 <= m <= 1500 and 2**17 < m * n <= 2**22 and k >= 1024]
     few_rows = [(m, n, k) for m, n, k in free if 4 <= m <= 64 and 2**25 < n * k < 2**28]
@@ -123,7 +122,31 @@ def _more_fitted(seed: int = 17) -> list[Shape]:
 
 
 MORE_FITTED = _more_fitted()
+_LATER_SLOW: tuple[Shape, ...] = (
+    (777, 1024, 2048), (300, 128256, 4096), (4096, 1280, 8192), (300, 6400, 5120), (256, 2304, 7168), (1500, 9216, 7168),
+    (3000, 5120, 8192), (777, 12288, 1536), (8192, 512, 5120), (4, 28672, 8192), (64, 10240, 8192), (4, 5120, 5120),
+)  # fmt: skip
+
+
+def _later_fitted(seed: int = 18) -> list[Shape]:
+    """Draw more shapes of 129 to 1500 rows and few waves, in turns with the slow choices of an earlier sample."""
+    taken = {*SAMPLE, *EARLIER_FRESH[0], *EARLIER_FRESH[1], *MORE_FITTED}
+    free = sorted(set(every_shape()) - taken)
+    random.Random(seed).shuffle(free)
+    few_waves = [(m, n, k) for m, n, k in free if 129 <= m <= 1500 and 2**17 < m * n <= 2**23 and k >= 1024]
+    return [each for pair in zip(few_waves, _LATER_SLOW, strict=False) for each in pair] + few_waves[12:28]
+
+
+LATER_FITTED = _later_fitted()
+_KNOWN = {*SAMPLE, *EARLIER_FRESH[0], *EARLIER_FRESH[1], *MORE_FITTED, *LATER_FITTED}
+FRESH = [each for each in sample(FRESH_SEED, 240) if each not in _KNOWN][:FRESH_COUNT]
+"""A second sample that nothing is fitted to, for choices that were fitted after the first one had been measured."""
 
 if __name__ == "__main__":
-    for name, shapes in (("fitted", FITTED), ("held out", HELD_OUT), ("also fitted", MORE_FITTED), ("fresh", FRESH)):
+    for name, shapes in (
+        ("fitted", FITTED),
+        ("held out", HELD_OUT),
+        ("also fitted", [*MORE_FITTED, *LATER_FITTED]),
+        ("fresh", FRESH),
+    ):
         print(f"{name}: {len(shapes)}", *sorted(map(label_of, shapes)), sep="\n")

@@ -140,16 +140,21 @@ def by_rows(rows: list[Row]) -> str:
 
 
 def alone_families() -> str:
-    lines = [
-        (row["family"], row["label"], row["best_peer"], ratio(row["alone"]), ratio(row["cool"]))
-        for row in rows_of("alone_families")
-    ]
+    lines = []
+    for row in rows_of("alone_families"):
+        bounds = row.get("bound", {})
+        bound = " / ".join(ratio(bounds[how]) for how in ("alone", "cool")) if bounds else ""
+        lines.append((row["family"], row["label"], row["best_peer"], ratio(row["alone"]), ratio(row["cool"]), bound))
     for name in dict.fromkeys(row["family"] for row in rows_of("alone_families")):
         some = [row for row in rows_of("alone_families") if row["family"] == name]
         means = (ratio(mean(some, how)) for how in ("alone", "cool"))
         lower = f"lower of both {ratio(mean(some, 'worst'))}, lowest {ratio(min(row['worst'] for row in some))}"
-        lines.append((name, f"geometric mean of {len(some)}", lower, *means))
-    return table(("operation", "sizes", "fastest baseline", "alone", "cool"), lines) if lines else ""
+        bounds = [row["bound"] for row in some if "bound" in row]
+        both = (ratio(mean(bounds, how)) for how in ("alone", "cool"))
+        bound = " / ".join(both) if len(bounds) == len(some) else ""
+        lines.append((name, f"geometric mean of {len(some)}", lower, *means, bound))
+    head = ("operation", "sizes", "fastest baseline", "alone", "cool", "bound: alone / cool")
+    return table(head, lines) if lines else ""
 
 
 SHIPPED_FROM = 0.004

@@ -33,10 +33,10 @@ import torch
 from alone_families import BF16, FAMILIES, OURS, Family, graph_of, label_of, wrong
 from assembling import Assembler, Describer, complaint_about
 from configurations import MEASURED, lines
-from dense import plain_arguments
+from dense import K_MAJOR, Majors, plain_arguments
 from inputs import Maker
 from measuring import Arguments, is_lost, machine, rotating, run_alone, run_cool
-from protocol import Protocol, Sensors, Timed, ratios_to, take_turns
+from protocol import WARM, Protocol, Sensors, Timed, ratios_to, take_turns
 from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
@@ -50,7 +50,7 @@ PEER_EVERY = 6
 FINALISTS = 3
 MARGIN = 0.004
 SHORT = Protocol(settle=0.1, time=0.1, repeats=1, bursts=1)
-LONG = Protocol(settle=0.4, time=0.25, repeats=1, bursts=1)
+LONG = Protocol(settle=0.5, time=0.25, repeats=2, bursts=1)
 BRIEF_SHORT = Protocol(settle=0.04, time=0.06, repeats=1, bursts=1)
 BRIEF_LONG = Protocol(settle=0.15, time=0.15, repeats=2, bursts=1)
 """For problems that stay below the power limit."""
@@ -58,8 +58,8 @@ IDLE_BEFORE_COOL = 0.5
 SHORT_IDLE = 0.08
 
 
-def dense_arguments(maker: Maker, m: int, n: int, k: int) -> Arguments:
-    return {name: value for name, value in plain_arguments(maker, (m, n, k)).items() if name != "out"}
+def dense_arguments(maker: Maker, m: int, n: int, k: int, majors: Majors = K_MAJOR) -> Arguments:
+    return {name: value for name, value in plain_arguments(maker, (m, n, k), majors).items() if name != "out"}
 
 
 ALL: Mapping[str, Family] = {
@@ -70,34 +70,55 @@ ALL: Mapping[str, Family] = {
         {"mm": lambda t: torch.mm(t["a"], t["b"])}, {}, lambda t: 2.0 * t["a"].numel() * t["b"].shape[-1],
         ((2048, 2048, 2048), (4096, 4096, 14336), (512, 4096, 16384)),
     ),
+    "input gradient": Family(
+        partial(dense_arguments, majors=("k", "mn")),
+        lambda t: (warploom.matmul, t),
+        {"mm": lambda t: torch.mm(t["a"], t["b"])}, {}, lambda t: 2.0 * t["a"].numel() * t["b"].shape[-1],
+        ((8192, 4096, 14336),),
+    ),
+    "weight gradient": Family(
+        partial(dense_arguments, majors=("mn", "mn")),
+        lambda t: (warploom.matmul, t),
+        {"mm": lambda t: torch.mm(t["a"], t["b"])}, {}, lambda t: 2.0 * t["a"].numel() * t["b"].shape[-1],
+        ((14336, 4096, 8192),),
+    ),
 }  # fmt: skip
+"""The gradients of a linear layer have operands whose contiguous dimension is not K."""
 FIELDS: Mapping[str, dict[str, Any]] = {
     "fp8": {"a_type": "e4m3", "b_type": "e4m3"},
     "fp8 by rows": {"a_type": "e4m3", "b_type": "e4m3"},
     "bias, gelu, residual": {"residual_in_place": True},
     "swiglu": {"gated": True},
+    "input gradient": {"b_major": "mn"},
+    "weight gradient": {"a_major": "mn", "b_major": "mn"},
 }
 """Fields of the configurations of a family that follow from its arrays."""
 _NAME = re.compile(
-    r"(?P<way>pp|sw|co|one)(?P<rows>\d+)x(?P<columns>\d+)(?:c(?P<x>\d)(?P<y>\d)?)?(?:k(?P<splits>\d+)(?P<where>[cg]))?"
-    r"(?P<stream>st)?(?:s(?P<stages>\d+))?(?:b(?P<swizzle>\d+))?(?:i(?P<flight>\d+))?(?:/(?P<subtile>\d+)x(?P<buffers>\d+))?"
+    r"(?P<way>pp|ps|sw|co|one)(?P<rows>\d+)x(?P<columns>\d+)(?:c(?P<x>\d)(?P<y>\d)?)?(?:k(?P<splits>\d+)(?P<where>[cg]))?"
+    r"(?P<stream>st)?(?:s(?P<stages>\d+))?(?:b(?P<swizzle>\d+))?(?:i(?P<flight>\d+))?(?P<dependent>d)?(?:/(?P<subtile>\d+)x(?P<buffers>\d+))?"
 )
 
 
 def config_of(name: str, family: str) -> HopperConfig:
-    """Return the configuration of a short name, as bench/configurations.py writes them; `i2` is `mmas_in_flight=2`."""
+    """Return the configuration of a short name, as bench/configurations.py writes them.
+
+    `i2` is `mmas_in_flight=2`, and `d` a dependent launch.
+    """
     found = _NAME.fullmatch(name)
     if found is None:
         raise SystemExit(f"{name}: not the name of a configuration")
     part = found.groupdict()
     rows, of_family = int(part["rows"]), FIELDS.get(family, {})
-    is_swapped = part["way"] == "sw"
+    is_swapped, is_pingpong = part["way"] in ("sw", "ps"), part["way"] in ("pp", "ps")
     of_one = 128 if is_swapped and of_family.get("gated") else 64
     fields: dict[str, Any] = {"tile": (rows, int(part["columns"])), **of_family}
-    fields["consumers"] = 2 if part["way"] == "pp" else 1 if rows == of_one or part["way"] == "one" else 2
-    if rows == 192 and part["way"] != "pp":
+    fields["consumers"] = 2 if is_pingpong else 1 if rows == of_one or part["way"] == "one" else 2
+    if rows == 192 and not is_pingpong:
         fields["consumers"] = 3
-    fields |= {"pingpong": part["way"] == "pp", "AB_swapped": is_swapped, "stream_k": bool(part["stream"])}
+    fields |= {"pingpong": is_pingpong, "AB_swapped": is_swapped, "stream_k": bool(part["stream"])}
+    fields["dependent"] = bool(part["dependent"])
+    if is_swapped and "b_major" in of_family:  # the caller's A and B, whose majors are given, are exchanged
+        fields |= {"a_major": fields["b_major"], "b_major": of_family.get("a_major", "k")}
     if part["x"]:
         fields["cluster_shape"] = (int(part["x"]), int(part["y"] or 1), 1)
     if part["splits"]:
@@ -109,9 +130,37 @@ def config_of(name: str, family: str) -> HopperConfig:
 
 
 SCREENED = """
-swiglu: 4096x14336x4096: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 co128x256c2stb8 co256x128
-    co256x128c12 co256x128c2 sw256x128 sw256x128c12 pp128x128c2 pp128x128c2b8 pp128x160 pp128x160b8 pp128x176
-    pp128x192 sw256x160 sw256x176 sw256x192 sw256x192c2 sw256x208 co256x192 co256x160 pp128x192b8 co128x192c2
+dense: 512x4096x16384: co128x128 sw128x256k2c sw128x256k2cd sw128x256k2cb8d sw128x256k2cb2d co128x256k2cd co256x128k2cd
+    sw256x128k2cd pp128x128 ps128x128 ps128x128b4 ps64x256
+weight gradient: 14336x4096x8192: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 sw128x256c2 co256x192
+    co256x192c2 sw256x192 sw256x192c2 pp128x192 pp128x192st sw256x192b8 co256x128c12
+input gradient: 8192x4096x14336: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 sw256x200 sw256x200c2
+    sw256x208 sw256x192 pp128x192 pp128x192st co256x192 sw256x200b8
+dense: 8192x14336x4096: pp128x184 pp128x200 pp128x192 sw256x200 sw256x200c2 co128x256c2b8 sw128x256 co128x256b8
+    pp128x192st sw256x152c12 sw256x192c2 sw256x208
+dense: 8192x4096x14336: pp128x184 pp128x200 sw256x200 sw256x200c2 co128x256c2b8 sw128x256 co128x256b8 sw128x256b8
+    sw256x208 sw256x192c2 co128x256
+weight gradient: 4096x14336x8192: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 co256x192 co256x192c2
+    sw256x192 sw256x192c2 pp128x192 pp128x192st co256x192b8
+input gradient: 8192x14336x4096: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 sw256x200 sw256x200c2
+    sw256x192 pp128x192 pp128x192st co256x192 sw256x208
+batched: 32x1024x128x4096: sw64x256 sw64x256d sw128x256 sw128x256d co256x128 co256x128d sw128x128 sw128x128d
+    co128x128c2 co128x128c2d sw128x256c12d pp128x128d one64x128d
+batched: 16x1024x1024x1024: pp128x128 pp128x128d co128x256b8 co128x256b8d sw128x256b8 sw128x256b8d pp128x176 pp128x176d
+    pp128x192 pp128x192d pp128x208d
+batched: 8x2048x2048x2048: co128x256b8 co128x256b8d sw128x256b8 sw128x256b8d sw128x256 sw128x256c2 sw256x208 sw256x200
+    pp128x160 pp128x200 co256x128c12 pp128x192
+bias, gelu, residual: 512x4096x14336: co128x128 co128x128b4 sw128x128b4 co128x256k2c sw128x256k2c co256x128k2c
+    sw256x128k2c co128x256k2cb2
+swiglu: 64x14336x4096: pp64x224 pp64x224d one64x112 one64x112d sw128x64 sw128x64d sw128x64c2 sw128x64c2d one64x224d
+    one64x256d pp64x112d sw256x64d
+swiglu: 16x28672x8192: sw128x16k2c sw128x16k2cd sw128x16 sw128x16d sw256x16 sw256x16d sw128x16std sw128x16c2d one64x256d
+swiglu: 1x14336x4096: sw128x8c2 sw128x8c2d sw128x8 sw128x8d sw128x16k2cd sw256x8d sw128x16d sw128x8s12d
+swiglu: 4096x14336x4096: pp128x192 pp128x176 pp128x160 pp128x208 co128x256c2b8 sw256x208 co256x160 sw256x200
+weight gradient: 4096x4096x8192: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 co256x192 sw256x192
+    sw256x192c2 pp128x192
+input gradient: 8192x4096x4096: co128x256 co128x256b8 co128x256c2b8 sw128x256 sw128x256b8 sw256x200 sw256x200c2
+    sw256x192 pp128x192
 fp8 by rows: 4096x14336x4096: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 sw128x256 sw128x256b8
     sw128x256c2 sw128x256c12 co256x128c12 pp128x128st pp128x128 pp128x160 pp128x168/56x2 pp128x176/16x4
     co128x256c2stb8 pp128x160b8
@@ -128,40 +177,17 @@ grouped: 1024,1024,1024,1024,1024,1024,1024,1024x4096x4096: co128x256 co128x256b
 grouped: 1500,0,37,2048,129,0,640,1000,3,0,777,128,512,260,1,1157x4096x4096: co128x256 co128x256b8 co128x256c2b8
     co128x256c12 sw128x256 sw128x256b8 co256x128 pp128x128c2b8 pp128x160 pp128x176 pp128x192/64x1 pp128x208
     sw256x128 sw256x104 pp64x256 co256x176
-batched: 8x2048x2048x2048: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 sw128x256 sw128x256b8
-    sw128x256c2 sw128x256c12 co128x256st co128x256c2stb8 co256x128c12 pp128x128 pp128x160 pp128x176 pp128x208
-    co256x176 sw256x208 co256x208 pp128x128c2
-batched: 32x1024x128x4096: co256x128 co256x128c2 co256x128c4 sw128x256 sw128x256c12 sw128x256c14 pp128x128
-    pp128x128c2 co128x128 co128x128c2 co128x128c4 sw128x128 sw128x128c12 sw64x256 sw64x256c12 sw64x256c2 sw64x256c22
-    one64x128 one64x128c2 one64x128c4 pp64x128 pp64x128c2 sw64x128 co128x64 pp64x128c4
 blockwise: 4096x4096x4096: co128x128 co128x128/128x1 co128x128b8 co128x128b4 co128x128c2 co128x128c2b8 co128x128c12
     co128x128c12/128x1 co256x128/128x1 co256x128b8/128x1 co256x128c12/128x1 co256x128c2/128x1 co128x128/64x2
     co128x112 co256x104
-dense: 512x4096x16384: co128x128 co128x128b1 co128x128b2 co128x128b4 co128x128i2 co128x128c2 co128x128c2b2
-    co128x128c12 co128x256k2c co128x256k2cb4 sw128x256k2c co256x128k2c sw256x128k2c co128x256st co128x256c2st
-    pp128x128 pp128x128b2 pp128x128b4 one64x256 one64x256b2 sw64x256c12 sw128x128 sw128x128b4 sw128x128c2 pp64x256
 dense: 2048x2048x2048: co128x256 co128x256b8 co128x256b4 co128x256b2 co128x256b1 sw128x256 sw128x256b8 sw128x256b4
     sw128x256b2 sw128x256b1 co128x256i2 sw128x256i2 co128x256/64x2 co128x256/128x1 co128x256/256x1 sw128x256/64x2
     sw128x256/128x1 sw128x256/128x2 sw128x256c12 co128x256c2b8 sw256x128 co256x128b4
 dense: 4096x4096x14336: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 sw128x256 sw128x256b8
     sw128x256c2 sw128x256c12 co128x256c2b4 co128x256b4 sw128x256b4 sw128x256i2 co128x256c2stb8 co256x208st
     sw256x208st co256x192st sw256x176 sw256x176b8 co256x128c12 sw256x128c12 co128x256c2b2 sw128x256c12b8
-swiglu: 16x28672x8192: pp64x224 pp64x224c12 pp64x112 pp64x112c12 pp64x128 one64x224 one64x224c12 one64x112
-    one64x112c12 one64x112s8 one64x176 one64x64 one64x256 one64x224st one64x128st pp64x128st sw128x16 sw128x16st
-    sw128x16c2 sw128x16s10 sw256x16 sw256x16st sw256x16c2 sw256x16c2st sw128x32 sw256x32st sw128x16k2c sw256x16k2c
-swiglu: 64x14336x4096: pp64x224 pp64x224c12 pp64x112 pp64x128 one64x224 one64x224c12 one64x256 one64x112 one64x128
-    one64x64 one64x224st sw128x64 sw128x64st sw128x64c2 sw256x64 sw256x64st sw256x64c2 sw256x72 sw128x64k2c
-    sw256x64k2c one64x224k2c
-swiglu: 1x14336x4096: pp64x224 one64x112 one64x256 sw128x8 sw128x8st sw128x8c2 sw128x8k2c sw128x8s12 sw256x8 sw256x8st
-    sw256x8k2c sw128x16 sw128x16k2c
-batched: 16x1024x1024x1024: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 sw128x256 sw128x256b8
-    sw128x256c2 sw128x256c12 co128x256st co128x256c2stb8 co256x128c12 pp128x128 pp128x176 pp128x208 co256x176
-    sw256x208 pp128x128c2 pp128x152
 blockwise: 4096x7168x2048: co128x128 co128x128/128x1 co128x128b8 co128x128c2 co128x128c2b8 co128x128c12
     co128x128c12/128x1 co256x128/128x1 co256x128b8/128x1 co256x128c12/128x1 co128x112 co256x112
-bias, gelu, residual: 512x4096x14336: sw128x128 sw128x128b4 sw128x128b2 sw128x128c2 sw128x128c12 co128x128
-    co128x128b2 co128x128b4 co128x128c2 co128x128c12 pp128x128 pp128x128b4 pp128x128c2 co128x256k2c sw128x256k2c
-    one64x256 sw64x256 sw64x256c12
 bias, gelu, residual: 4096x4096x4096: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 co128x256st
     co128x256c2stb8 co256x128c12 pp128x128 pp128x128c2 pp128x176 pp128x160
 bias, gelu, residual: 4096x14336x4096: co128x256 co128x256b8 co128x256c2 co128x256c2b8 co128x256c12 co128x256st
@@ -259,6 +285,8 @@ def short_round(sides: Mapping[str, Timed], protocol: Protocol, rng: random.Rand
                 peer = run(sides[PEER])
             found[name][how] = peer / run(sides[name])
 
+    if protocol is SHORT:  # the power limit takes the clock down once more, about a second after a load begins
+        run_alone(sides[PEER].graph, sides[PEER].calls, WARM, 0.01)
     swept("alone", lambda side: run_alone(side.graph, side.calls, protocol.settle, protocol.time)[0])
     time.sleep(IDLE_BEFORE_COOL)
     swept("cool", lambda side: run_cool(side.graph, side.calls, protocol.bursts, SHORT_IDLE))
@@ -355,7 +383,8 @@ def ship(rows: Sequence[Row]) -> list[Row]:
         problem = Problem.of(row["family"], shape, [row["best"]])
         key = planned(problem, None).key
         assert key is not None
-        marks = {name: True for name in ("fused", "residual") if getattr(key, name)}
+        marks: Row = {name: True for name in ("fused", "residual") if getattr(key, name)}
+        marks |= {f"{name}_major": "mn" for name, major in zip("ab", key.majors, strict=True) if major == "mn"}
         if dict(key.fields).get("gated"):
             marks["gated"] = True
         m, n, k, count = key.sizes

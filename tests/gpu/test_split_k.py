@@ -1,4 +1,4 @@
-"""Split-K through global memory on a Hopper GPU: exact from every state of the counters, hundreds of launches in a row."""
+"""Split-K on a Hopper GPU: exact from every state of the counters in memory, and in clusters of large tiles."""
 
 from __future__ import annotations
 
@@ -117,3 +117,27 @@ def test_streams_have_their_own_counters(name):
                     call(a, b, mine[number])
     torch.cuda.synchronize()
     assert all(torch.equal(out, each) for mine in outs for out, each in zip(mine, want, strict=True))
+
+
+LARGE = {
+    "2 splits": HopperConfig(tile=(128, 256), num_split_k=2),
+    "2 splits, swapped": HopperConfig(tile=(128, 256), num_split_k=2, AB_swapped=True, dependent=True),
+    "2 splits of 256 rows": HopperConfig(tile=(256, 128), num_split_k=2),
+    "4 splits": HopperConfig(tile=(128, 256), num_split_k=4),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_tiles_are_exchanged_where_their_stages_were(name):
+    config, (m, n) = LARGE[name], (300, 520)
+    assert config.receives_in_stages
+    k = 64 * (9 * config.num_split_k + 1) - 8  # uneven shares, and more K tiles than stages
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    call = plan_matmul(ints(m, k), ints(n, k).t(), out=out, config=config)
+    for _ in range(ROUNDS):
+        factors = [(ints(m, k), ints(n, k).t()) for _ in range(IN_A_ROW)]
+        want = [exact(a, b) for a, b in factors]
+        outs = [torch.full((m, n), torch.nan, device="cuda", dtype=torch.bfloat16) for _ in factors]
+        for (a, b), each in zip(factors, outs, strict=True):
+            call(a, b, each)
+        assert all(torch.equal(each, right) for each, right in zip(outs, want, strict=True))

@@ -157,6 +157,18 @@ def test_a_new_class_runs_with_the_nearest_kernel_until_its_own_is_built(gpu):
     assert waits.summary().substituted == 1
 
 
+def test_a_call_that_cannot_be_resized_does_not_keep_its_substitute(gpu):
+    """With as many rows as K has elements, the axes of an array cannot be told apart."""
+    plan = plan_of(gpu, linear, LINEAR)
+    family = family_of(gpu, plan, 6)
+    assert plan(512)[0].call.config != plan(6)[0].call.config
+    assert not family.find(512, may_substitute=True).is_final
+    assert worker().wait(60)
+    assert family.find(512, may_substitute=True) is None
+    family.add(511, *plan(511))  # of the same class
+    assert family.find(512, may_substitute=True).prepared.loaded is plan(512)[1].loaded
+
+
 def test_without_substitutes_a_new_class_is_planned_by_the_caller(gpu, monkeypatch):
     family = family_of(gpu, plan_of(gpu, linear, LINEAR), 1000)
     assert family.find(2000, may_substitute=False) is None

@@ -80,6 +80,7 @@ STRIPS = {
     "an odd number of eights for two": {"tile": (128, 136), "cluster_shape": (2, 1, 1)},
     "an odd number of eights, 256 rows": {"tile": (256, 88), "AB_swapped": True},
     "an odd number of eights, three consumers": {"tile": (192, 136), "consumers": 3, "AB_swapped": True},
+    "half of a large tile": {"tile": (128, 256), "num_split_k": 2},
     "a fifth of a tile": {"tile": (64, 80), "consumers": 1, "AB_swapped": True, "num_split_k": 5},
     "an eighth of a tile": {"tile": (64, 64), "consumers": 1, "num_split_k": 8},
     "a seventh of a tile, in memory": {"tile": (128, 168), "AB_swapped": True, "num_split_k": 7, **IN_MEMORY},

@@ -37,6 +37,7 @@ CASES = [
     (HopperConfig, {"cluster_shape": (3, 1, 1)}, "cluster_shape (3, 1, 1)", "cannot divide a tile of 128 × 128"),
     # stages
     (HopperConfig, {"num_pipeline_stages": 2, "mmas_in_flight": 2}, "num_pipeline_stages=2", "must be more than mmas_in_flight, which is 2"),
+    (HopperConfig, {"tile": (256, 192), "num_split_k": 2, "num_pipeline_stages": 2}, "num_pipeline_stages=2", "must be at least 3 to receive the partial"),
     (HopperConfig, {"num_pipeline_stages": 9}, "num_pipeline_stages=9", "bytes of shared memory; sm_90a has 232448"),
     # split-K and stream-K
     (HopperConfig, {"tile": (64, 40), "consumers": 1, "num_split_k": 3, "split_in_cluster": False, "use_tma_store": False}, "num_split_k=3", "20 accumulators"),

@@ -50,6 +50,8 @@ def _widths(splits: int, least: int, most: int) -> range:
 DENSE: tuple[Fields, ...] = (
     *(_tile(128, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 209, 8)),
     *(_tile(64, n, pingpong=True, **cluster) for cluster in _CLUSTERS for n in range(64, 257, 32)),
+    *(_tile(128, n, pingpong=True, AB_swapped=True, **cluster) for cluster in _FEW for n in range(64, 209, 8)),
+    *(_tile(64, n, pingpong=True, AB_swapped=True, **cluster) for cluster in _FEW for n in range(64, 257, 16)),
     *(_tile(128, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(32, 257, 8)),
     *(_tile(256, n, **way, **cluster) for cluster in _CLUSTERS for way in _WAYS for n in range(64, 209, 16)),
     *(_tile(256, n, **way, **cluster) for cluster in _FEW for way in _WAYS for n in range(72, 201, 16)),
@@ -72,7 +74,8 @@ DENSE: tuple[Fields, ...] = (
         for s in range(2, 9)
         for n in _widths(s, 16, 256 if s < 5 else 160)
     ),
-    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for s in (2, 3, 4) for n in _widths(s, 16, 192)),
+    *(_tile(128, n, **way, num_split_k=s) for way in _WAYS for s in (2, 3, 4) for n in _widths(s, 16, 256)),
+    *(_tile(256, n, **way, num_split_k=s) for way in _WAYS for s in (2, 3) for n in _widths(s, 64, 192)),
     *(
         _tile(rows, n, **of_rows, **way, num_split_k=s, **_GLOBAL)
         for rows, of_rows, least, most, splits in ((64, _ALONE, 120, 200, (3, 4, 5)), (128, {}, 96, 256, (3, 5, 6, 7)))
@@ -88,6 +91,7 @@ DENSE: tuple[Fields, ...] = (
     *(_tile(128, n, pingpong=True, stream_k=True, **pair) for pair in ({}, _PAIR) for n in (128, 160, 192, 208)),
     *(_tile(*size, stream_k=True, **_PAIR) for size in ((128, 256), (256, 128), (128, 128))),
     *(_tile(*size, stream_k=True) for size in ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64))),
+    *(_tile(128, n, AB_swapped=True, stream_k=True) for n in range(96, 257, 8)),
 )
 """Widths in steps of 8, because a width that divides the matrix evenly gains more than anything else."""
 GROUPED: tuple[Fields, ...] = (

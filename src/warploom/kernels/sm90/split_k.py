@@ -58,9 +58,7 @@ def matmul_split_k(
     group = Warpgroup(roles.consume)
     writer = ConsumerWriter(d, config, group, epilogue.bound(**operands), loads.get("residual"), outputs=auxiliary)
     if config.split_in_cluster:
-        exchange: ClusterExchange | GlobalExchange = ClusterExchange(
-            roles.consume, cluster, tile, config, inputs
-        )
+        exchange: ClusterExchange | GlobalExchange = ClusterExchange(roles.consume, cluster, tile, config, inputs)
     else:
         exchange = GlobalExchange(roles.consume, scratch["workspace"], scratch["counters"], tile, config)
 

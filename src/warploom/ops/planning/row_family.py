@@ -77,6 +77,8 @@ class RowFamily:
         self._bases: dict[HopperConfig, _Base] = {}
         self._choices: dict[int, HopperConfig] = {}
         """The configuration of each class of m, by its largest."""
+        self._unshared: set[int] = set()
+        """Classes of m whose planned call cannot be resized: such a call is planned from the start."""
         self._pending: set[int] = set()
         self._provisional: dict[int, Prepared] = {}
 
@@ -115,7 +117,7 @@ class RowFamily:
                 return None
             record_found(is_substitute=False)
             return Found(base.resized(rows), is_final=True)
-        if not may_substitute or not is_enabled():
+        if group in self._unshared or not may_substitute or not is_enabled():
             return None
         nearest = self._nearest(rows)
         if nearest is None:
@@ -150,8 +152,8 @@ class RowFamily:
             if made.key is None or made.key.unsplit != self._like.unsplit:  # the setting has changed meanwhile
                 return
             self.add(rows, made, prepared)
-            if group not in self._choices:
-                self._choices[group] = meanwhile
+            if group not in self._choices:  # its kernel is loaded, but serves this call alone
+                self._unshared.add(group)
         except Exception:
             self._choices[group] = meanwhile
             raise
