@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import time
@@ -43,7 +42,7 @@ from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_pl
 from inputs import Maker
 from measuring import Side, call_of, graph_for, is_lost, machine, rotating, run_alone, run_cool
 from model_shapes import FRESH, HELD_OUT
-from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
+from protocol import Protocol, Sensors, Timed, add_protocol, order_of, ratios_to, take_turns
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
 
@@ -74,7 +73,7 @@ def measured(shape: Shape, configs: dict[str, HopperConfig], asked: argparse.Nam
     wrong = wrong_plain(shape, "cuda")
     if wrong:
         return {"error": wrong}
-    rng = random.Random(asked.seed)
+    rng = order_of(asked.seed, label_of(shape))
     sets = rotating(lambda: plain_arguments(Maker("cuda"), shape))
     sides: dict[str, Side] = {PEER: plain_peer, OURS: call_of(warploom.matmul, sets[0])}
     screened: dict[str, float] = {}

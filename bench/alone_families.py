@@ -14,7 +14,6 @@ it is the ratio of a kernel that does everything else in no time (`bound`). JSON
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import sys
 import time
@@ -30,7 +29,7 @@ from families import peer_blockwise as blockwise_peer
 from families import peer_fp8 as fp8_peer
 from inputs import Maker
 from measuring import Arguments, bytes_of, captured, is_lost, machine, rotating
-from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
+from protocol import Protocol, Sensors, Timed, add_protocol, order_of, ratios_to, take_turns
 from tables import RESULTS, GpuLostError, Row, Table, good
 from torch.nn import functional
 
@@ -257,7 +256,7 @@ def measured(name: str, shape: tuple[Any, ...], asked: argparse.Namespace, senso
     flops = family.flops(sets[0])
     runs = {**peers, OURS: family.ours, **({} if family.gemm is None else {GEMM: family.gemm})}
     sides = {side: graph_of(run, sets, flops) for side, run in runs.items()}
-    take_turns(sides, Protocol.of(asked), random.Random(asked.seed), sensors)
+    take_turns(sides, Protocol.of(asked), order_of(asked.seed, f"{name} {label_of(shape)}"), sensors)
     ratios = {peer: ratios_to(peer, sides) for peer in peers}
     alone, cool = (min(each[OURS][how] for each in ratios.values()) for how in ("alone", "cool"))
     bound = {how: min(each[GEMM][how] for each in ratios.values()) for how in ("alone", "cool") if GEMM in sides}

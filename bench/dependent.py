@@ -11,7 +11,6 @@ dependent.json in bench/results.
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ from configurations import named as short_name
 from dense import INPUTS, K_MAJOR, chosen, plain_arguments, plain_peer, wrong_plain
 from inputs import Maker
 from measuring import call_of, graph_for, is_lost, machine, rotating
-from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
+from protocol import Protocol, Sensors, Timed, add_protocol, order_of, ratios_to, take_turns
 from shapes import LISTED, Shape, flops_of, label_of, parsed
 from tables import RESULTS, GpuLostError, Row, Table, good
 
@@ -54,7 +53,7 @@ def measured(shape: Shape, asked: argparse.Namespace, sensors: Sensors) -> Row:
     }
     timed = {name: Timed.of_graph(*graph_for(side, sets, flops_of(shape))) for name, side in sides.items()}
     protocol = replace(Protocol.of(asked), is_limited=flops_of(shape) > SETTLED_FLOPS)
-    take_turns(timed, protocol, random.Random(asked.seed), sensors)
+    take_turns(timed, protocol, order_of(asked.seed, label_of(shape)), sensors)
     ratios = ratios_to(PEER, timed)
     sides_of = {name: each.row() | ratios.get(name, {}) for name, each in timed.items()}
     return {"config": short_name(choice), "by_default": choice.dependent, "sides": sides_of}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import random
 import statistics
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 import torch
 from measuring import captured, is_lost, machine
-from protocol import Protocol, Sensors, Timed, add_protocol, ratios_to, take_turns
+from protocol import Protocol, Sensors, Timed, add_protocol, order_of, ratios_to, take_turns
 from tables import RESULTS, GpuLostError, Row, Table, good
 from torch import Tensor, nn
 from torch.nn import functional
@@ -237,7 +236,7 @@ def measured(task: Task, stacks: dict[str, Stack], sizes: Sizes, asked: argparse
     if worse:
         return {"error": f"errors {worse}, and {found[TORCH]:.3g} of PyTorch"}
     sides, peaks = sides_of(task, stacks, sizes)
-    take_turns(sides, Protocol.of(asked), random.Random(asked.seed), sensors)
+    take_turns(sides, Protocol.of(asked), order_of(asked.seed, str(task)), sensors)
     ratios = ratios_to(TORCH, sides)
     best = max(ratios, key=lambda name: min(ratios[name].values()))
     return {

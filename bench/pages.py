@@ -81,7 +81,7 @@ def summary() -> str:
     return (
         f"bf16 GEMM on an H200, speed relative to cuBLAS (`torch.mm`), geometric mean over {own['shapes']} shapes: **{lower:.3f}** with each side\n"
         f"running alone ({own['alone']:.3f} under sustained load, {own['cool']:.3f} cool; {mean(rows, 'alone'):.3f} over the {LARGE} largest shapes, lowest {own['lowest_worst']:.3f}).\n"
-        f"With the two sides alternating every few milliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f}, and\n"
+        f"With the two sides alternating every few milliseconds, where they share one power budget, it is {plain['summary']['geometric_mean']:.3f} over {plain['summary']['shapes']} of them, and\n"
         f"{random['summary']['geometric_mean']:.3f} over {random['summary']['shapes']} random shapes. Bias, GELU and residual fused into the GEMM take at most "
         f"{fused['summary']['most_of_plain']:.3f} times the\n*plain* cuBLAS time where that is 100 µs or more{more} (alternating).\n"
         f"[docs/hopper.md](docs/hopper.md#numbers) has the tables and the method.\n"

@@ -22,9 +22,8 @@ from tables import Row
 
 SAMPLE_MS = 20
 WARM = 1.1
-"""Seconds of work before the first side of a round that is settled for half a second or more: 0.8 to 1.0 s after a load
-begins, the power limit takes the clock down once more, and would do so for one of the sides only."""
-_SETTLED = 0.5
+"""Seconds of work before the first side of a round: 0.8 to 1.0 s after a load begins, the power limit takes the clock down
+once more, and would do so for one of the sides only."""
 
 
 class Sensors:
@@ -131,10 +130,15 @@ class Timed:
         return found
 
 
+def order_of(seed: int, label: str) -> random.Random:
+    """Return the random order of a case: if it were the same in every case, a side could always be the second one."""
+    return random.Random(f"{seed} {label}")
+
+
 def take_turns(sides: Mapping[str, Timed], protocol: Protocol, rng: random.Random, sensors: Sensors | None) -> None:
     """Time every side alone, then every side cool, in random order, in several rounds."""
     for _ in range(protocol.repeats):
-        if protocol.is_limited and protocol.settle >= _SETTLED:
+        if protocol.is_limited:
             first = rng.choice(list(sides.values()))
             run_alone(first.graph, first.calls, WARM, 0.01, first.batch)
         for name in rng.sample(list(sides), len(sides)):

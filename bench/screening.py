@@ -36,7 +36,7 @@ from configurations import MEASURED, lines
 from dense import K_MAJOR, Majors, plain_arguments
 from inputs import Maker
 from measuring import Arguments, is_lost, machine, rotating, run_alone, run_cool
-from protocol import WARM, Protocol, Sensors, Timed, ratios_to, take_turns
+from protocol import WARM, Protocol, Sensors, Timed, order_of, ratios_to, take_turns
 from tables import RESULTS, GpuLostError, Row, Table, good
 
 import warploom
@@ -52,7 +52,7 @@ MARGIN = 0.004
 SHORT = Protocol(settle=0.1, time=0.1, repeats=1, bursts=1)
 LONG = Protocol(settle=0.5, time=0.25, repeats=2, bursts=1)
 BRIEF_SHORT = Protocol(settle=0.04, time=0.06, repeats=1, bursts=1)
-BRIEF_LONG = Protocol(settle=0.15, time=0.15, repeats=2, bursts=1)
+BRIEF_LONG = Protocol(settle=0.15, time=0.15, repeats=2, bursts=1, is_limited=False)
 """For problems that stay below the power limit."""
 IDLE_BEFORE_COOL = 0.5
 SHORT_IDLE = 0.08
@@ -294,7 +294,7 @@ def short_round(sides: Mapping[str, Timed], protocol: Protocol, rng: random.Rand
 
 
 def measured(problem: Problem, unusable: Mapping[str, str], asked: argparse.Namespace, sensors: Sensors) -> Row:
-    family, rng = ALL[problem.family], random.Random(asked.seed)
+    family, rng = ALL[problem.family], order_of(asked.seed, f"{problem.family} {problem.label}")
     sets = rotating(lambda: family.make(Maker("cuda"), *problem.shape))
     flops, baseline = family.flops(sets[0]), next(iter(family.peers.values()))
     want = baseline(sets[0])

@@ -46,7 +46,7 @@ def test_a_gpu_that_was_not_measured_is_ranked_by_the_model_with_its_own_sms(dev
 
 
 def test_sources():
-    assert source_of(H200) == "measured on NVIDIA H200 (2026-11-18): table of 947 problems, cost model, decision trees"
+    assert source_of(H200) == "measured on NVIDIA H200 (2026-11-18): table of 982 problems, cost model, decision trees"
     assert source_of(B200) == "waves rule, not measured"
 
 
