@@ -158,7 +158,7 @@ def test_a_new_class_runs_with_the_nearest_kernel_until_its_own_is_built(gpu):
 
 
 def test_a_call_that_cannot_be_resized_does_not_keep_its_substitute(gpu):
-    """With as many rows as K has elements, the axes of an array cannot be told apart."""
+    """With as many rows as K has elements, two axes of an array look the same."""
     plan = plan_of(gpu, linear, LINEAR)
     family = family_of(gpu, plan, 6)
     assert plan(512)[0].call.config != plan(6)[0].call.config

@@ -42,8 +42,8 @@ class ClusterExchange:
     A barrier counts the received bytes. A CTA waits only for its own data; once it has received everything, no other
     CTA accesses it any more, so that no barrier is needed at the end.
 
-    With large tiles the data are received where the input stages were: each consumer warp tells every CTA when its
-    MMAs have read their last stage, and a CTA sends when all have.
+    With large tiles the data are received where the input stages were: each consumer warp arrives at a barrier of every
+    CTA when its MMAs have read their last stage, and a CTA sends when all have.
     """
 
     def __init__(
