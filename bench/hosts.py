@@ -1,7 +1,7 @@
 """The README's two commands as on other computers: BLAS kernels of other CPUs, and NumPy without its vector code.
 
     python bench/hosts.py [--host WORD …] [--whole] [--again] [-- PYTEST OPTIONS …]
-    python bench/hosts.py --under 'qemu-aarch64-static -L ROOT ROOT/usr/bin/python3.11'
+    python bench/hosts.py --under 'qemu-aarch64-static -L ROOT ROOT/usr/bin/python3.11' --wheels DIR
 
 For each setting that this CPU can execute, `warploom demo` runs; with `--whole` also the README's test command, with
 this Python; with options of pytest (`-- -n 2 tests/machine/numerics`) some tests. All settings get the same random
@@ -10,8 +10,8 @@ tests by outcome and names those that failed; the digests of the demo's text and
 every setting. Started again, the script leaves out settings in which everything succeeded with the same files, unless
 `--again` is given. The exit status is 1 if a command fails or a digest differs.
 
-`--under` takes the Python of another processor, for example one of an unpacked Debian for arm64 with the wheels of NumPy,
-ml_dtypes and llvmlite on PYTHONPATH, and compares the stored digests of tests/machine/data with those of both engines
+`--under` takes the Python of another processor, for example one of an unpacked Debian for arm64, with unpacked wheels of
+NumPy, ml_dtypes and llvmlite for it, and compares the stored digests of tests/machine/data with those of both engines
 there. It writes bench/results/other_processors.json.
 """
 
@@ -142,10 +142,11 @@ def is_right(row: Row, plain: Row) -> bool:
     )
 
 
-def under(python: list[str]) -> int:
+def under(python: list[str], wheels: str) -> int:
     """Compare the stored digests with those that another Python computes; return the number of those that differ."""
     about = "import json, platform as p; print(json.dumps([p.machine(), p.python_version()]))"
-    _, text, _ = run("about", {}, [*python, "-c", about])
+    path = {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT), wheels))}
+    _, text, _ = run("about", path, [*python, "-c", about])
     machine, version = json.loads(text)
     file, wrong = RESULTS / "other_processors.json", 0
     rows = json.loads(file.read_text("utf-8"))["rows"] if file.exists() else []
@@ -153,7 +154,7 @@ def under(python: list[str]) -> int:
     for engine in ("numpy", "native"):
         for name in ("host_numerics", "host_families"):
             script = ROOT / "tests" / "machine" / "numerics" / f"{name}.py"
-            status, text, seconds = run(engine, {"WARPLOOM_ENGINE": engine}, [*python, str(script)])
+            status, text, seconds = run(engine, {**path, "WARPLOOM_ENGINE": engine}, [*python, str(script)])
             stored = json.loads((ROOT / "tests" / "machine" / "data" / f"{name}.json").read_text("utf-8"))
             found = json.loads(text[text.index("{") :]) if status == 0 else {}
             differing = [key for key in stored if found.get(key) != stored[key]]
@@ -171,10 +172,11 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="run the README's test command in every setting")
     parser.add_argument("--again", action="store_true", help="run settings that have a row, too")
     parser.add_argument("--under", help="the command of another processor's Python: compare the stored digests there")
+    parser.add_argument("--wheels", default="", metavar="DIR", help="the packages of that Python")
     parser.add_argument("options", nargs="*", help="options of pytest")
     options = parser.parse_args()
     if options.under:
-        return int(bool(under(shlex.split(options.under))))
+        return int(bool(under(shlex.split(options.under), options.wheels)))
     is_kept = options.whole and not options.options
     folder, now, known = RESULTS if is_kept else HURRIED, state(), {}
     if (folder / "hosts.json").exists():

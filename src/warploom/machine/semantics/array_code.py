@@ -12,7 +12,7 @@ from warploom.machine.semantics.numpy_ops import DTYPES, NumpyOps
 from warploom.machine.semantics.tables import TABLES
 from warploom.machine.semantics.vectors import WIDTHS, Value
 
-_CALLS: dict[str, str] = {
+CALLS: dict[str, str] = {
     "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "udiv": "floor_divide", "urem": "remainder",
     "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "shl": "left_shift", "lshr": "right_shift",
     "sqrt": "sqrt", "rint": "rint", "floor": "floor", "ceil": "ceil", "trunc_float": "trunc", "fabs": "absolute",
@@ -45,7 +45,7 @@ def _all_results(function: Callable[[Value], Value], type_: str) -> Any:
 _TABULATED: dict[str, Any] = {}
 """Tables of functions, by their names."""
 _NAMES: dict[str, Any] = {
-    **{name: getattr(np, name) for name in _CALLS.values()},
+    **{name: getattr(np, name) for name in CALLS.values()},
     "where": np.where, "bitwise_count": np.bitwise_count, "count_nonzero": np.count_nonzero, "full": np.full,
     "d_f16": np.dtype(np.float16),
     "leading_zeros": _leading_zeros, "reverse": _reverse,
@@ -94,7 +94,7 @@ class _Text:
                     if test[0] == "s":
                         names = [self.signed(each) for each in operands]
                     test = test[1:]
-                return f"{_CALLS[test]}({', '.join(names)})"
+                return f"{CALLS[test]}({', '.join(names)})"
             case "select":
                 return f"where({', '.join(names)})"
             case "popcount":
@@ -128,7 +128,7 @@ class _Text:
                 table = f"t{len(self.globals)}"
                 self.globals[table] = TABLES[str(node.detail)]().view(DTYPES[node.type])
                 return f"{table}[{names[0]}]"
-        called = _CALLS["trunc_float" if operation == "trunc" else operation]
+        called = CALLS["trunc_float" if operation == "trunc" else operation]
         return f"{called}({', '.join(names)})"
 
     def write(self, number: int, done: set[int], indent: str) -> None:

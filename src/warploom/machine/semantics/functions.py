@@ -16,6 +16,7 @@ from warploom.hardware.dtypes import PACKED_TYPES, storage_of
 from warploom.machine import numerics
 from warploom.machine.numerics.bits import per_element
 from warploom.machine.semantics.array_code import array_code
+from warploom.machine.semantics.array_text import Call, Leaf, short_text
 from warploom.machine.semantics.forms import BY_ELEMENT, meaning
 from warploom.machine.semantics.graph import GraphOps
 from warploom.machine.semantics.scalar_code import scalar_code, scalar_expression
@@ -123,6 +124,25 @@ def scalar_text(
     except UnsupportedError:
         return None
     return scalar_expression(ops, results[0], dict(zip(names, operands, strict=True))) if len(results) == 1 else None
+
+
+@lru_cache(maxsize=4096)
+def _short(family: str, modifiers: _Modifiers, types: Types, literals: Literals) -> Leaf | Call | None:
+    try:
+        ops, results, _ = _graph(family, modifiers, types, literals)
+    except UnsupportedError:
+        return None
+    return short_text(ops, results[0]) if len(results) == 1 else None
+
+
+def short(family: str, signature: Signature, types: Types, literals: Literals) -> Leaf | Call | None:
+    """The calls of NumPy that a short form is (`semantics/array_text.py`), with its literals if it is short by them;
+    else None.
+    """
+    modifiers = tuple(sorted(signature.items()))
+    plain = tuple(None if type_ else literal for type_, literal in zip(types, literals, strict=True))
+    found = _short(family, modifiers, types, plain)
+    return _short(family, modifiers, types, literals) if found is None and literals != plain else found
 
 
 def _on_one_lane(function: Function, types: Types, literals: Literals) -> Function:

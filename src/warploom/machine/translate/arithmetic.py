@@ -1,40 +1,21 @@
 """Translation of arithmetic into Python source.
 
-Where every operand is uniform the result is a Python expression; common vector forms are one ufunc call into the
-destination row; everything else calls a function that is made from its semantics.
+Where every operand is uniform the result is a Python expression; short forms are calls of ufuncs, the last of them into
+the destination row; everything else calls a function. All three are made from the semantics of the form.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from warploom.machine.numerics.bits import INTEGERS
-from warploom.machine.semantics.functions import scalar_text
+from warploom.hardware.dtypes import ELEMENT_TYPES
+from warploom.machine.semantics.array_text import Call, Leaf
+from warploom.machine.semantics.functions import scalar_text, short
 from warploom.machine.translate.expressions import BITS, Writer, kind_of, literal
 from warploom.machine.translate.functions import fixed, on_arrays, on_scalars
 from warploom.ptx.isa.table import Op, Slot
 from warploom.ptx.syntax.model import Immediate, Pair, Register, Sink, Vector
 
-_COMPARE = {
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "lo": "<",
-    "ls": "<=",
-    "hi": ">",
-    "hs": ">=",
-}
-_COMPARE_UFUNC = {
-    "==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal",
-}  # fmt: skip
-_UNSIGNED_COMPARE = frozenset({"lo", "ls", "hi", "hs"})
-_UFUNC = {
-    "add": "add", "sub": "subtract", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "min": "minimum", "max": "maximum", "mul": "multiply",
-}  # fmt: skip
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
 FAMILIES = frozenset(
     [
@@ -113,7 +94,7 @@ def write(w: Writer, op: Op) -> None:
         return
     if all(w.uniform(op.operands[slot.name]) for slot in slots):
         w.put_scalar(out, _scalar(w, op, slots))
-    elif not _inline(w, op):
+    elif not _inline(w, op, slots):
         _call(w, op, slots, out)
 
 
@@ -189,130 +170,93 @@ def _scalar_text(
     return f"{w.names.function(on_scalars(family, signature, types, literals))}({', '.join(given)})"
 
 
-def _inline(w: Writer, op: Op) -> bool:
-    """One ufunc straight into the destination row, where there is one."""
+def _inline(w: Writer, op: Op, slots: list[Slot]) -> bool:
+    """One ufunc, or a few, straight into the destination row, where the form is as short."""
     out = op.operands["d"]
     if not isinstance(out, Register):
         return False
-    type_, family = op["type"], op.family
-    where = f", where={w.mask}" if w.mask else ""
-    row = w.names.row(w.place(out), "p" if type_ == "pred" else "u")
-    if family == "mov":
+    if op.family == "mov":
+        type_ = op["type"]
         w.put_array(out, w.array(op.operands["a"], type_, "p" if type_ == "pred" else "u"), BITS[type_])
         return True
-    if (
-        family in ("and", "or", "xor", "add", "sub", "min", "max")
-        and (type_ in _WHOLE or type_ == "pred")
-        and not op["sat"]
-        and not op["relu"]
-    ):
-        kind = kind_of(type_) if family in ("min", "max") or type_ == "pred" else "u"
-        a, b = w.array(op.operands["a"], type_, kind), w.array(op.operands["b"], type_, kind)
-        w.emit(f"{_UFUNC[family]}({a}, {b}, out={w.names.row(w.place(out), kind)}{where})")
+    found = short_of(op, slots)
+    if found is None or (isinstance(found, Call) and found.bits != w.place(out).bits):
+        return False
+    if isinstance(found, Leaf):
+        return _move(w, op, slots[int(found.name[1:])], out, found.kind)
+    where = f", where={w.mask}" if w.mask else ""
+    given = [(op.operands[slot.name], type_of(op, slot)) for slot in slots]
+    if found.name == "select":
+        w.put_array(out, _text(w, given, found), found.bits)
         return True
-    if (
-        family in ("add", "sub", "mul")
-        and type_ == "f32"
-        and op["rnd"] in ("", "rn")
-        and not op["ftz"]
-        and not op["sat"]
-    ):
-        a, b = w.array(op.operands["a"], type_), w.array(op.operands["b"], type_)
-        target = w.names.row(w.place(out), "f")
-        w.emit(f"{_UFUNC[family]}({a}, {b}, out={target}{where})")
+    target = w.names.row(w.place(out), found.kind)
+    w.emit(_text(w, given, found, f", out={target}", where))
+    if found.settles:
         # Squares never cancel: their sum is NaN only if a term is, in whatever order BLAS adds them.
         settle = w.names.function(fixed("settle_nan"))
         w.emit(f"if isnan({target}.dot({target})): {settle}({target}, {w.mask or None})")
-        return True
-    if family in ("mul", "mad") and op["mode"] == "lo" and type_ in _WHOLE:
-        a, b = w.array(op.operands["a"], type_, "u"), w.array(op.operands["b"], type_, "u")
-        if family == "mul":
-            w.emit(f"multiply({a}, {b}, out={row}{where})")
-        else:
-            w.emit(f"add(multiply({a}, {b}), {w.array(op.operands['c'], type_, 'u')}, out={row}{where})")
-        return True
-    if family in ("mul", "mad") and op["mode"] == "wide":
-        kind, wide = kind_of(type_), 2 * BITS[type_]
-        a, b = w.array(op.operands["a"], type_, kind), w.array(op.operands["b"], type_, kind)
-        dtype = f"{'int' if kind == 's' else 'uint'}{wide}"
-        target = w.names.row(w.place(out), kind)
-        if family == "mul":
-            w.emit(f"multiply({a}, {b}, out={target}, dtype={dtype}{where})")
-        else:
-            c = w.array(op.operands["c"], f"{type_[0]}{wide}", kind)
-            w.emit(f"add(multiply({a}, {b}, dtype={dtype}), {c}, out={target}{where})")
-        return True
-    if (
-        family in ("shl", "shr")
-        and isinstance(op.operands["b"], Immediate)
-        and 0 <= op.operands["b"].value < BITS[type_]
-    ):
-        kind = "s" if family == "shr" and kind_of(type_) == "s" else "u"
-        a = w.array(op.operands["a"], type_, kind)
-        amount = w.names.constant(op.operands["b"].value, kind, BITS[type_])
-        name = "left_shift" if family == "shl" else "right_shift"
-        w.emit(f"{name}({a}, {amount}, out={w.names.row(w.place(out), kind)}{where})")
-        return True
-    if family == "not":
-        name = "logical_not" if type_ == "pred" else "invert"
-        w.emit(f"{name}({w.array(op.operands['a'], type_, 'p' if type_ == 'pred' else 'u')}, out={row}{where})")
-        return True
-    if family == "selp":
-        a, b = w.array(op.operands["a"], type_, "u"), w.array(op.operands["b"], type_, "u")
-        choice = w.array(op.operands["c"], "pred")
-        w.put_array(out, f"select({choice}, {a}, {b})", BITS[type_])
-        return True
-    if family == "cvt" and op["dtype"] in INTEGERS and op["atype"] in INTEGERS and not op["sat"]:
-        return _whole_array(w, op, out, where)
-    return False
+    return True
 
 
-def _whole_array(w: Writer, op: Op, out: Register, where: str) -> bool:
-    destination, source = op["dtype"], op["atype"]
-    place = w.place(out)
-    operand = op.operands["a"]
+def short_of(op: Op, slots: list[Slot]) -> Leaf | Call | None:
+    """The calls of NumPy that an instruction is, if its form is short."""
+    types = tuple(type_of(op, slot) for slot in slots)
+    if not all(type_ == "pred" or not type_ or type_ in ELEMENT_TYPES for type_ in types):
+        return None
+    literals = tuple(_literal(op.operands[slot.name], type_) for slot, type_ in zip(slots, types, strict=True))
+    return short(op.family, _plain(op) if op.family == "setp" else signature_of(op), types, literals)
+
+
+def _text(w: Writer, given: list[tuple[object, str]], part: Leaf | Call, out: str = "", where: str = "") -> str:
+    """The text of calls on operands, each with its type."""
+    if isinstance(part, Call):
+        dtype = f", dtype={part.dtype}" if part.dtype else ""
+        operands = ", ".join(_text(w, given, each) for each in part.operands)
+        return f"{part.name}({operands}{out}{dtype}{where})"
+    if not part.name:
+        return w.names.constant(part.literal, part.kind, part.bits)
+    operand, type_ = given[int(part.name[1:])]
+    return w.array(operand, type_, part.kind)
+
+
+def _move(w: Writer, op: Op, slot: Slot, out: Register, kind: str) -> bool:
+    """An operand in another width: extended by its sign if the kind is `s`."""
+    destination, source = op.type_of(op.form.slots[0]), type_of(op, slot)
+    place, operand = w.place(out), op.operands[slot.name]
     if BITS[destination] != place.bits:
         return False
+    where = f", where={w.mask}" if w.mask else ""
     if BITS[source] < BITS[destination]:
-        kind = kind_of(source)
         w.emit(f"copyto({w.names.row(place, kind)}, {w.array(operand, source, kind)}{where})")
-        return True
-    if (
+    elif (
         isinstance(operand, Register)
         and w.place(operand).file not in "up"
         and w.place(operand).bits > BITS[destination]
     ):
         w.emit(f"copyto({w.names.row(place)}, {w.names.half(w.place(operand), 0, place.bits)}{where})")
-        return True
-    w.emit(f"copyto({w.names.row(place)}, {w.array(operand, source, 'u')}{where})")
+    else:
+        w.emit(f"copyto({w.names.row(place)}, {w.array(operand, source, 'u')}{where})")
     return True
 
 
 def _setp(w: Writer, op: Op) -> None:
     """Compare; with `|` a second predicate takes the negated comparison, both combined with c where one is given."""
-    type_, comparison = op["type"], op["cmp"]
+    type_ = op["type"]
     d = op.operands["d"]
     first, second = (d.first, d.second) if isinstance(d, Pair) else (d, Sink())
     a, b = op.operands["a"], op.operands["b"]
     if type_ in ("f16x2", "bf16x2"):
         _setp_packed(w, op, first, second)
         return
-    simple = type_ in _WHOLE or (type_ == "f32" and comparison in ("lt", "le", "gt", "ge", "eq") and not op["ftz"])
     if w.uniform(a) and w.uniform(b):
         raw, uniform = _scalar_text(w, "setp", _plain(op), (type_, type_), [a, b]), True
-    elif simple and comparison in _COMPARE:
-        kind = (
-            "u"
-            if comparison in _UNSIGNED_COMPARE or (type_ != "f32" and comparison in ("eq", "ne"))
-            else kind_of(type_)
-        )
-        left, right = w.array(a, type_, kind), w.array(b, type_, kind)
-        ufunc = _COMPARE_UFUNC[_COMPARE[comparison]]
+    elif (found := short_of(op, [slot for slot in op.form.slots if slot.name in ("a", "b")])) is not None:
+        given = [(a, type_), (b, type_)]
         if isinstance(first, Register) and isinstance(second, Sink) and not op["bool"] and w.place(first).file != "u":
             where = f", where={w.mask}" if w.mask else ""
-            w.emit(f"{ufunc}({left}, {right}, out={w.names.row(w.place(first))}{where})")
+            w.emit(_text(w, given, found, f", out={w.names.row(w.place(first))}", where))
             return
-        raw, uniform = f"{ufunc}({left}, {right})", False
+        raw, uniform = _text(w, given, found), False
     else:
         function = w.names.function(on_arrays("setp", _plain(op), (type_, type_)))
         raw, uniform = f"{function}({w.array(a, type_, 'u')}, {w.array(b, type_, 'u')})", False

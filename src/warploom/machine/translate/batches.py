@@ -13,8 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from warploom.machine.core.registry import MEANINGS
+from warploom.machine.semantics.array_text import Call, Leaf
 from warploom.machine.translate import arithmetic as alu
-from warploom.machine.translate.expressions import DTYPES, Writer, kind_of, literal
+from warploom.machine.translate.expressions import DTYPES, Writer, literal
 from warploom.machine.translate.functions import column, fixed, on_arrays, row_numbers
 from warploom.ptx.analysis.uniformity import CONVOY
 from warploom.ptx.isa.table import BITS, Op, Slot
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 _FEWEST, _MOST = 4, 128
 _INPUTS = ("in", "pred", "immediate")
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
-_UFUNCS = {
-    "add": "add", "sub": "subtract", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-    "min": "minimum", "max": "maximum",
-}  # fmt: skip
-_COMPARES = {
-    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-}  # fmt: skip
 
 
 def _inputs(op: Op) -> list[Slot]:
@@ -46,17 +40,10 @@ def _has_the_shape(op: Op) -> bool:
     outputs = [slot for slot in op.form.slots if slot.kind not in _INPUTS]
     if [slot.name for slot in outputs] != ["d"] or not isinstance(op.operands["d"], Register):
         return False
-    if op.family == "setp" and (op["bool"] or not _is_simple_comparison(op)):
+    if op.family == "setp" and (op["bool"] or alu.short_of(op, _inputs(op)) is None):
         return False
     operands = [op.operands[slot.name] for slot in _inputs(op)]
     return all(isinstance(operand, Register | Immediate | Special | Symbol) for operand in operands)
-
-
-def _is_simple_comparison(op: Op) -> bool:
-    """True for a comparison that is one ufunc."""
-    return op["cmp"] in _COMPARES and (
-        op["type"] in _WHOLE or (op["type"] == "f32" and op["cmp"] != "ne" and not op["ftz"])
-    )
 
 
 def runs(ops: Sequence[Op], is_row: Callable[[str], bool]) -> Iterator[list[Op]]:
@@ -174,32 +161,33 @@ class _Batch:
         family = op.family
         if family == "mov":
             self._put(out, self._operand(self.slots[0], "p" if type_ == "pred" else "u").text)
-        elif family in _UFUNCS and type_ in _WHOLE and not op["sat"] and not op["relu"]:
-            self._ufunc(_UFUNCS[family], out, kind_of(type_) if family in ("min", "max") else "u")
-        elif family == "mul" and op["mode"] == "lo" and type_ in _WHOLE:
-            self._ufunc("multiply", out, "u")
-        elif family in ("shl", "shr") and all(self._is_small_shift(each) for each in self.run):
-            kind = "s" if family == "shr" and kind_of(type_) == "s" else "u"
-            self._ufunc("left_shift" if family == "shl" else "right_shift", out, kind, type_)
-        elif family == "selp":
-            a, b, c = self.slots
-            parts = self._operand(c, "p"), self._operand(a, "u"), self._operand(b, "u")
+        elif (found := self._common_call()) is not None and found.name != "select":
+            self._ufunc(found, out)
+        elif found is not None:
+            parts = [self._operand(self.slots[int(each.name[1:])], each.kind) for each in found.operands]
             self._put(out, f"select({', '.join(part.text for part in parts)})")
-        elif family == "setp":
-            plain = type_ != "f32" and op["cmp"] in ("eq", "ne")
-            self._ufunc(_COMPARES[op["cmp"]], out, "u" if plain else kind_of(type_))
-        elif (
-            family in ("add", "sub", "mul") and type_ == "f32" and op["rnd"] in ("", "rn")
-            and not op["ftz"] and not op["sat"]
-        ):  # fmt: skip
-            name = {"add": "add", "sub": "subtract", "mul": "multiply"}[family]
-            self._ufunc(name, out, "f")
         else:
             self._call(out)
 
-    def _is_small_shift(self, op: Op) -> bool:
-        amount = op.operands["b"]
-        return isinstance(amount, Immediate) and 0 <= amount.value < BITS[op["type"]]
+    def _common_call(self) -> Call | None:
+        """The one call of NumPy that all instructions are, on their operands in order; None where there is none."""
+        found: Call | None = None
+        for op in self.run:
+            call = alu.short_of(op, self.slots)
+            if not isinstance(call, Call) or call.calls > 1 or call.dtype:
+                return None
+            if call.name != "select":
+                for at, leaf in enumerate(call.operands):
+                    assert isinstance(leaf, Leaf)
+                    if leaf.name != f"x{at}" and leaf.literal != self._literal(op, at):
+                        return None
+            found = call
+        return found
+
+    def _literal(self, op: Op, at: int) -> int | None:
+        """The literal that an operand of an instruction is."""
+        operand = op.operands[self.slots[at].name] if at < len(self.slots) else None
+        return operand.value if isinstance(operand, Immediate) else None
 
     def _rows(self, places: list[Place], kind: str) -> str | None:
         """The name of rows that are one slice of a file, read as unsigned, signed or floating; None where not."""
@@ -238,10 +226,16 @@ class _Batch:
             return _Rows(w.names.function(literals), whole=False)
         return _Rows(w.array(first, type_, kind), whole=False)
 
-    def _ufunc(self, name: str, out: list[Place], kind: str, type_: str = "") -> None:
+    def _ufunc(self, call: Call, out: list[Place]) -> None:
         """One ufunc over all rows."""
-        w = self.w
-        operands = ", ".join(self._operand(slot, kind, type_).text for slot in self.slots)
+        w, name, kind = self.w, call.name, call.kind
+        parts = list[str]()
+        for slot, leaf in zip(self.slots, call.operands, strict=True):
+            assert isinstance(leaf, Leaf)
+            # A literal is read in the type of the operation: the amount of a shift has another.
+            type_ = "" if leaf.name else f"u{leaf.bits}"
+            parts.append(self._operand(slot, leaf.kind, type_).text)
+        operands = ", ".join(parts)
         rows = self._rows(out, "p" if out[0].bits == 1 else kind)
         if rows is None:
             w.emit(f"x = {name}({operands})")
@@ -249,7 +243,7 @@ class _Batch:
         else:
             w.emit(f"{name}({operands}, out={rows})")
             target = rows
-        if kind == "f" and out[0].bits != 1:
+        if call.settles:
             nan, settle = w.names.function(fixed("has_nan")), w.names.function(fixed("settle_nan"))
             w.emit(f"if {nan}({target}): {settle}({target}, None)")
         if rows is None:
