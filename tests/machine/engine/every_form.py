@@ -173,6 +173,7 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
         np.zeros(16, np.uint64),
         count,
         *np.zeros((2, 8), np.int64),
+        0,
     )
     assert engine.run(context.address, record.ctypes.data) == 2
     return [files[file][row] for file, row in places]
