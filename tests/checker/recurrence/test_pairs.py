@@ -112,8 +112,8 @@ def test_an_instruction_halfway_through_the_steps(guarded: str) -> None:
     assert f"a period of {4 * STAGES} steps" in report.covers.generalised[0]  # a lap and its parity on each side
 
 
-def test_a_wait_that_is_missing_at_the_end_of_one_remainder_is_found() -> None:
-    # The consumer does not wait for its last stage, if the number of steps is 1 modulo 4 and not 1.
+def without_the_last_wait() -> str:
+    """The consumer does not wait for its last stage, if the number of steps is 1 modulo 4 and not 1."""
     last = """CONSUME:
     rem.u32 %r30, %r20, 4;
     setp.eq.u32 %p8, %r30, 1;
@@ -124,9 +124,30 @@ def test_a_wait_that_is_missing_at_the_end_of_one_remainder_is_found() -> None:
     skip = "    setp.eq.u32 %p10, %r10, %r31;\n    and.pred %p10, %p10, %p8;\n    @%p10 bra TAKEN;\nFULL:\n"
     text = PIPELINE.replace("{PARITY}", "").replace("{LAST}", "%r20")
     text = text.replace("CONSUME:\n", last).replace("FULL:\n", skip)
-    text = text.replace("    @!%p3 bra FULL;\n", "    @!%p3 bra FULL;\nTAKEN:\n")
+    return text.replace("    @!%p3 bra FULL;\n", "    @!%p3 bra FULL;\nTAKEN:\n")
+
+
+def of_one_tile(text: str, sizes: str) -> warploom.Report:
     launch = {"grid": 1, "block": 64, "args": [np.zeros(32, np.uint32), np.uint32(STAGES)]}
-    assert warploom.check(text, launch=launch).verdict is Verdict.PROVED
-    report = warploom.check(text, launch=launch, sizes="all", budget=0)
+    return warploom.check(text, launch=launch, sizes=sizes, budget=0)
+
+
+def test_a_wait_that_is_missing_at_the_end_of_one_remainder_is_found() -> None:
+    text = without_the_last_wait()
+    assert of_one_tile(text, "launch").verdict is Verdict.PROVED
+    report = of_one_tile(text, "all")
     assert report.verdict is Verdict.REFUTED
     assert report.covers.generalised == ()
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_runs_in_copies_of_the_process_give_the_same_report(is_right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PIPELINE.replace("{PARITY}", "").replace("{LAST}", "%r20") if is_right else without_the_last_wait()
+    reports = []
+    for worth, cores in ((float("inf"), {0}), (0.0, {0, 1})):  # seconds that runs must take to be made in copies
+        monkeypatch.setattr("warploom.checker.recurrence.sizes._WORTH", worth)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: cores, raising=False)
+        report = of_one_tile(text, "all")
+        assert report.verdict is (Verdict.PROVED if is_right else Verdict.REFUTED)
+        reports.append((report.covers, report.findings, report.assumptions, report.cost.events, report.cost.runs))
+    assert reports[0] == reports[1]
