@@ -209,7 +209,7 @@ def page(results: Mapping[str, Any]) -> str:
 
 This page is written by `python bench/proofs.py`, which checks one small configuration of every family under `strict`, with two stages where they can be chosen, and the default
 configuration of a CTA pair. Kernels of Triton are checked under `lenient`. Rows with "every pair" are for `sizes="pairs"`, all others for `sizes="all"`. [proofs.md](proofs.md#all-sizes) has the theorem; a proof of
-another configuration is `warploom.check(launch, sizes="all")`. Seconds are CPU time of all processes on a shared machine; a proof of every pair keeps two cores busy.
+another configuration is `warploom.check(launch, sizes="all")`. Seconds are CPU time of all processes on two cores with other work; a proof uses both.
 
 | family | verdict | for all | cases, each run | as run | runs | seconds |
 |---|---|---|---|---|---|---|
