@@ -36,9 +36,7 @@ _PHASES: dict[str, tuple[str, str]] = {}
 LONGEST_REASON, LONGEST_MESSAGE = 110, 600
 BATCH = 24
 """Most cases of one process, all of one file: few, so that a part of the sample is a fair one."""
-_INITIALISED_AGAIN = (
-    "Triton 3.7.1 for sm_90 initialises mbarriers four times without `mbarrier.inval`, which the PTX ISA leaves undefined"
-)
+_INITIALISED_AGAIN = "Triton 3.7.1 for sm_90 initialises mbarriers four times without `mbarrier.inval`, which the PTX ISA leaves undefined"
 UPSTREAM = {
     ("test_int_annotation", "OUT_OF_BOUNDS"): "stores to element 3 of a tensor of one element",
     ("test_warp_specialize_tma_matmul_persistent", "BARRIER_REINITIALISED"): _INITIALISED_AGAIN,
