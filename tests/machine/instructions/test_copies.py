@@ -63,6 +63,16 @@ def test_an_ignored_source_is_not_read():
     assert (out[16:] == 0).all()
 
 
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
+@pytest.mark.parametrize("ignored", [0, 1])
+def test_a_source_that_all_lanes_ignore_together(ignored, schedule, seed):
+    source, out = words(32, 1), np.ones((32, 1), np.uint32)
+    body = f"""{POINTERS.format(size=4)} ld.param.u32 %r9, [ignored]; setp.ne.u32 %p1, %r9, 0;
+    cp.async.ca.shared.global [%r1], [%rd1], 4, %p1; cp.async.wait_all; {OUT[4]}"""
+    run(body, "ptr:src ptr:out int:ignored", (source, out, ignored), schedule=schedule, seed=seed)
+    assert (out == (0 if ignored else source)).all()
+
+
 PIPELINE = """ld.param.u64 %rd1, [src]; ld.param.u64 %rd2, [out]; ld.param.u32 %r9, [n];
     mul.wide.u32 %rd3, %thread, 16; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3;
     mov.u32 %r1, data; shl.b32 %r2, %thread, 4; add.u32 %r1, %r1, %r2; mov.u32 %r3, 0; mov.u32 %r4, 0;

@@ -101,7 +101,7 @@ def copy(op: Op) -> Run:
                 return
         places, origins = _spread(dst, g, mask, np.uint64), _spread(src, g, mask, np.uint64)
         if ignores:
-            source = (0 if source else size) if isinstance(source, bool) else np.where(source, 0, size)
+            source = (0 if source else size) if isinstance(source, int) else np.where(source, 0, size)
         whole = source is None or (isinstance(source, int) and source == size)
         sizes = None if whole else _spread(source, g, mask, np.uint32)
         if sizes is not None and int(sizes.max()) > size:
