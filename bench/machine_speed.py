@@ -464,7 +464,8 @@ def main() -> None:
         print(*(f"Triton's interpreter, {name} {ms:.1f} ms" for name, ms in interpreter.items()), sep="\n")
     if options.json:
         packages = ("numpy", "ml_dtypes", "triton", "torch", "llvmlite")
-        versions = {name: importlib.metadata.version(name) for name in packages}
+        there = {found.metadata["Name"].replace("-", "_") for found in importlib.metadata.distributions()}
+        versions = {name: importlib.metadata.version(name) for name in packages if name in there}
         commits = {side: commit(root) for side, root in {**roots, "here": HERE.parent}.items()}
         data = {
             "machine": processor(),
