@@ -5,6 +5,7 @@ import pytest
 from tests.machine.asynchronous import run
 
 from warploom import Stuck, launch
+from warploom.diagnostics import Fault
 
 SCHEDULES = ["eager", "lazy", "reverse", "hold:cp-async", "starve:warp 0", "random", "weak"]
 HEAD = """.version 8.7
@@ -107,6 +108,20 @@ def test_some_lanes_of_a_warp_may_read_addresses_of_their_own(engine):
     some = "mul.wide.u32 %rd2, %r0, 0; add.u64 %rd2, %rd2, %rd0; setp.lt.u32 %p3, %r0, 24; @%p3 ld.volatile.global.u32 %r8, [%rd2];"
     with pytest.raises(Stuck, match="DEADLOCK"):
         outcome("a lock by Triton", "eager", some)
+
+
+def test_rows_of_matrices_may_be_stored_in_a_loop_with_barriers(engine):
+    """`stmatrix` has eight addresses for 32 lanes."""
+    rows = "mov.u32 %r10, seen; stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r10], {%r9}; "
+    with pytest.raises(Stuck) as caught:
+        outcome("a lock by Triton", "eager", rows, limit=400_000)
+    assert caught.value.code in ("DEADLOCK", "LIMIT")
+
+
+def test_a_store_outside_of_shared_memory_is_a_fault_in_a_round_too(engine):
+    far = "add.u32 %r5, %r5, 1; setp.gt.u32 %p3, %r5, 800; mov.u32 %r10, seen; @%p3 add.u32 %r10, %r10, 9000000; st.shared.u32 [%r10+8], %r9; "
+    with pytest.raises(Fault, match="OUT_OF_BOUNDS"):
+        outcome("a lock by Triton", "eager", far)
 
 
 def test_a_cluster_that_meets_at_its_own_barrier_is_found():

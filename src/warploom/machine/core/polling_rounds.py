@@ -181,6 +181,8 @@ class _Watch:
         places = places if mask is None or len(places) != len(mask) else places[mask]
         offsets = np.unique(places) - memory.base + memory.reserved
         cells = memory.whole.reshape(-1, width)
+        if offsets.size and (offsets[0] < 0 or offsets[-1] >= len(memory.whole)):
+            write(*arguments)  # it is a fault
         before = cells[offsets // width]
         write(*arguments)
         changed = (cells[offsets // width] != before).any(1)
@@ -223,8 +225,14 @@ def _executing(group: Group, op: Op | None, mask: Any) -> Array:
 
 
 def _by_warp(group: Group, address: Any, live: Array) -> Iterator[tuple[int, Array]]:
-    """The addresses of the lanes that execute, by warps."""
-    places = np.broadcast_to(np.asarray(address), len(live))
+    """The addresses of the lanes that execute, by warps; rows of a matrix, which are not one for each lane, are those of
+    every warp.
+    """
+    places = np.asarray(address)
+    if places.size not in (1, len(live)):
+        yield from ((group.first_warp + number, places) for number in range(group.warps))
+        return
+    places = np.broadcast_to(places, len(live))
     for number in range(group.warps):
         lanes = slice(number * WARP, (number + 1) * WARP)
         if len(mine := places[lanes][live[lanes]]):
