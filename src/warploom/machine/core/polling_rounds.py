@@ -225,8 +225,8 @@ def _executing(group: Group, op: Op | None, mask: Any) -> Array:
 
 
 def _by_warp(group: Group, address: Any, live: Array) -> Iterator[tuple[int, Array]]:
-    """The addresses of the lanes that execute, by warps; rows of a matrix, which are not one for each lane, are those of
-    every warp.
+    """The addresses of the lanes that execute, by warps; rows of matrices, which are not one for each lane, are every
+    warp's.
     """
     places = np.asarray(address)
     if places.size not in (1, len(live)):
