@@ -263,7 +263,7 @@ class Group:
         """Add the executions of blocks, by warps, to sums; return the instructions of each warp."""
         counts = np.asarray(self.counts)
         blocks += counts * self.warps
-        return int(counts.dot(self.cta.program.cost_array))
+        return int((counts * self.cta.program.cost_array).sum(dtype=np.int64))
 
     @property
     def last_warp(self) -> int:
