@@ -273,7 +273,7 @@ class _State:
 
     def _executed(self) -> Array:
         groups = [group for cta in self._cluster.ctas for group in cta.all_groups]
-        found: Array = np.sum([np.asarray(group.counts) for group in groups], axis=0, dtype=np.int64)
+        found: Array = np.array([np.asarray(group.counts) for group in groups]).sum(axis=0, dtype=np.int64)
         return found
 
     def executed(self) -> list[int]:
