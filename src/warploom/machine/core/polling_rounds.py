@@ -182,7 +182,9 @@ class _Watch:
         offsets = np.unique(places) - memory.base + memory.reserved
         cells = memory.whole.reshape(-1, width)
         if offsets.size and (offsets[0] < 0 or offsets[-1] >= len(memory.whole)):
-            write(*arguments)  # it is a fault
+            self.conflicts = True
+            write(*arguments)  # it is a fault, which this raises
+            return
         before = cells[offsets // width]
         write(*arguments)
         changed = (cells[offsets // width] != before).any(1)
