@@ -3,7 +3,8 @@
     python bench/engine_fuzz.py [--first 0] [--count 2000] [--kinds written foreign corpus] [--depth 1]
                                 [--processes 1] [--seconds N] [--json FILE]
 
-Mutants run in child processes; one that dies is reported with the number of the mutant that it was at. With a file the
+Mutants run in child processes, in which memories end at guard pages (docs/engine.md); one that dies is reported with the
+number of the mutant that it was at. With a file the
 chunks that it has of the same revision are not run again, and after `--seconds` no new chunk begins.
 """
 
@@ -27,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from revision import revision
 from tests.fuzz.bases import KINDS, Plan
 from tests.machine.engine.mutants import compared
+
+from warploom.machine.memory import guard_pages
 
 _CHUNK = 250
 
@@ -110,7 +113,7 @@ def main() -> None:
     parser.add_argument("--revision", default=revision(), help="the commit, where the checkout does not say")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = os.environ[guard_pages.SWITCH] = "1"
     plan = Plan(tuple(options.kinds), options.depth)
     campaign = Campaign({"revision": options.revision, "kinds": options.kinds, "depth": options.depth}, options.json)
     waiting, end = SimpleQueue[range](), options.first + options.count

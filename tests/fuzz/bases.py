@@ -50,7 +50,7 @@ class Base:
     @cached_property
     def _executed(self) -> tuple[Source, int]:
         grid = self.run()
-        blocks = zip(grid.program.flow.blocks, grid.executed, strict=True)
+        blocks = zip(grid.program.flow.blocks, grid.executed.tolist(), strict=True)
         lines = sorted({op.instruction.line for block, count in blocks if count for op in block.ops})
         return Source(self.text, tuple(lines)), 10_000_000 - grid.budget
 
@@ -67,7 +67,7 @@ class Base:
     def families(self) -> set[str]:
         """The instruction families that the kernel executes."""
         grid = self.run()
-        blocks = zip(grid.program.flow.blocks, grid.executed, strict=True)
+        blocks = zip(grid.program.flow.blocks, grid.executed.tolist(), strict=True)
         return {op.family for block, count in blocks if count for op in block.ops}
 
 

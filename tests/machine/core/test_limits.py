@@ -258,6 +258,41 @@ def test_calls_that_would_expand_to_billions_of_instructions_are_refused():
     assert cost(refused, 1) < 400
 
 
+CALLS = """.version 8.7
+.target sm_100a
+.address_size 64
+.func (.param .b32 out) twice (.param .b32 x) { .reg .b32 %a<3>;
+ ld.param.b32 %a0, [x]; add.u32 %a1, %a0, %a0; st.param.b32 [out], %a1; ret; }
+.func (.param .b32 out) odd (.param .b32 x, .param .b32 n) { .reg .b32 %a<6>; .reg .pred %p<2>;
+ ld.param.b32 %a0, [x]; ld.param.b32 %a1, [n]; and.b32 %a2, %a0, 1; setp.eq.u32 %p0, %a2, 0; mov.u32 %a3, %a0; @%p0 bra EVEN;
+ { .param .b32 p; .param .b32 r; st.param.b32 [p], %a0; call (r), twice, (p); ld.param.b32 %a3, [r]; }
+EVEN: add.u32 %a3, %a3, %a1; bar.sync 0; st.param.b32 [out], %a3; ret; }
+.visible .entry k(.param .u64 y) { .reg .b32 %r<9>; .reg .b64 %rd<3>;
+ ld.param.u64 %rd0, [y]; mov.u32 %r0, %tid.x; mov.u32 %r1, %r0;
+CALLS mul.wide.u32 %rd1, %r0, 4; add.u64 %rd1, %rd1, %rd0; st.global.u32 [%rd1], %r1; ret; }
+"""
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_functions_of_a_very_long_kernel_are_called(schedule, monkeypatch):
+    """Every function is there once then, lanes return to where they came from, and the results are those of inlining."""
+    call = """{ .param .b32 p; .param .b32 q; .param .b32 r; st.param.b32 [p], %r1; st.param.b32 [q], NUMBER;
+ call (r), odd, (p, q); ld.param.b32 %r1, [r]; }
+"""
+    text = CALLS.replace("CALLS", "".join(call.replace("NUMBER", str(number)) for number in range(7)))
+    expected = np.arange(96, dtype=np.uint32)
+    for number in range(7):
+        expected = np.where(expected % 2, 2 * expected, expected) + np.uint32(number)
+    counts = []
+    for most in (1 << 17, 10):
+        monkeypatch.setattr("warploom.ptx.analysis.inlining.MOST_INLINED", most)
+        y = np.zeros(96, np.uint32)
+        ran = launch(text.replace("visible", f"visible /* {most} */"), grid=1, block=96, args=[y], schedule=schedule)
+        assert (y == expected).all()
+        counts.append(ran.instructions)
+    assert counts[0] < counts[1]
+
+
 def straight(count):
     return "mov.u32 %r0, %tid.x;\n" + "\n".join(f"add.u32 %r{1 + i % 60}, %r{i % 61}, {i % 9};" for i in range(count))
 

@@ -220,3 +220,94 @@ def test_both_engines_and_observers_suspend_at_the_same_instruction(monkeypatch)
     assert ran(observers=[Nothing()]) == first
     monkeypatch.setenv("WARPLOOM_ENGINE", "numpy")
     assert ran() == first
+
+
+PREPARED = """ .local .align 8 .b8 own[16]; .shared .align 8 .b8 bar[16];
+ @%p0 mbarrier.init.shared::cta.b64 [bar], 2; @%p0 mbarrier.init.shared::cta.b64 [bar+8], 2; bar.sync 0;
+ st.local.u32 [own], 0; st.local.u32 [own+4], 0; mov.u32 %r11, bar;
+"""
+LOOK = "ld.volatile.global.u32 %r1, [%rd0]; setp.ne.u32 %p1, %r1, 0; "
+MEET = "@%p0 ld.volatile.global.u32 %r1, [%rd0]; @%p0 st.shared.u32 [seen], %r1; bar.sync 0; ld.shared.u32 %r1, [seen]; bar.sync 0; setp.ne.u32 %p1, %r1, 0; "
+WAIT = "mbarrier.{wait}.parity.shared::cta.b64 %p2, [%r11], 0; @%p2 bra END; "
+EFFECTS = {
+    "local memory": "st.local.u32 [own], %r1; ld.local.u32 %r2, [own]; ",
+    "global memory": "st.volatile.global.u32 [%rd1], 7; ",
+    "generic addresses": "st.volatile.u32 [%rd1], 7; ",
+    "shared memory": "st.volatile.shared.u32 [seen+8], 7; ",
+    "test_wait": WAIT.format(wait="test_wait") + "st.local.u32 [own], %r1; ",
+    "try_wait": WAIT.format(wait="try_wait") + "st.local.u32 [own], %r1; ",
+    "two mbarriers in turn": "xor.b32 %r11, %r11, 8; " + WAIT.format(wait="try_wait"),
+}
+
+
+def looped(body, before="", after="", *, schedule, lock=1, grid=1, limit=5_000_000, **options):
+    """Run `POLL: body; @%p1 bra POLL`; what the kernel stored."""
+    held, out = np.full(2, lock, np.uint32), np.full(2, 7, np.uint32)
+    text = f"{HEAD}{PREPARED}{before}\nPOLL: {body} @%p1 bra POLL;\nEND: {after} ret; }}"
+    launch(text, grid=grid, block=64, args=[held, out], schedule=schedule, limit=limit, **options)
+    return out.tolist()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("look", [LOOK, MEET], ids=["alone", "together"])
+def test_a_loop_that_stores_or_waits_and_cannot_end_is_a_deadlock(look, effect, schedule, engine):
+    if schedule == "weak" and effect in ("global memory", "generic addresses"):
+        pytest.skip("stores that are buffered are not followed")
+    with pytest.raises(Stuck) as caught:
+        looped(look + EFFECTS[effect], schedule=schedule)
+    assert caught.value.code == "DEADLOCK"
+    assert {waiter.warp for waiter in caught.value.waiters} == {0, 1}
+    if "wait" not in effect and "mbarriers" not in effect:
+        assert "byte 0 of `argument 0, lock` (8 bytes), which holds 1" in str(caught.value)
+
+
+GIVE_UP = "setp.gt.u32 %p3, %r5, 4000; @%p3 bra END; "
+PATIENT = {
+    "attempts in local memory": LOOK + "ld.local.u32 %r6, [own+4]; add.u32 %r6, %r6, 1; st.local.u32 [own+4], %r6; setp.lt.u32 %p3, %r6, 4000; and.pred %p1, %p1, %p3; mov.u32 %r6, 0; ",
+    "attempts in global memory": LOOK + "@%p0 atom.global.add.u32 %r5, [%rd1], 1; @!%p0 ld.volatile.global.u32 %r5, [%rd1]; " + GIVE_UP,
+    "the same store, and attempts": LOOK + EFFECTS["global memory"] + COUNTS + GIVE_UP,
+    "attempts at try_wait": LOOK + WAIT.format(wait="try_wait") + COUNTS + GIVE_UP,
+    "attempts at test_wait": LOOK + WAIT.format(wait="test_wait") + COUNTS + GIVE_UP,
+    "attempts at try_wait, with barriers": MEET + WAIT.format(wait="try_wait") + COUNTS + GIVE_UP,
+    "a clock and try_wait": LOOK + WAIT.format(wait="try_wait") + "mov.u64 %rd2, %clock64; setp.gt.u64 %p3, %rd2, 9000000000; @%p3 bra END; ",
+    "a timer and stores": LOOK + EFFECTS["local memory"] + "mov.u64 %rd2, %globaltimer; setp.gt.u64 %p3, %rd2, 30000; @%p3 bra END; ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random", "weak"])
+@pytest.mark.parametrize("attempts", PATIENT)
+def test_a_loop_that_stores_or_waits_and_gives_up_is_no_deadlock(attempts, schedule, engine):
+    looped(PATIENT[attempts], schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:-1])
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_a_loop_that_stores_or_waits_goes_on_when_the_word_changes(effect, schedule):
+    """CTA 0 works for so long that the others are suspended, and then releases them."""
+    late = LATE.format(work=WORK)
+    looped(LOOK + EFFECTS[effect], late, grid=4, schedule=schedule, limit=50_000_000)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:-1])
+def test_a_word_that_a_suspended_loop_stores_to_is_stored_again(schedule, engine):
+    """CTA 0 overwrites the word that the others store to, and waits until they have stored it again."""
+    work = (
+        WORK
+        + " st.volatile.global.u32 [%rd1], 9; BACK: ld.volatile.global.u32 %r1, [%rd1]; setp.ne.u32 %p3, %r1, 7; @%p3 bra BACK;"
+    )
+    found = looped(LOOK + EFFECTS["global memory"], LATE.format(work=work), grid=2, schedule=schedule, limit=50_000_000)
+    assert found == [7, 7]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:-1])
+@pytest.mark.parametrize("wait", ["test_wait", "try_wait"])
+def test_a_loop_with_an_mbarrier_goes_on_when_its_phase_completes(wait, schedule):
+    """Warp 1 arrives after long work; warp 0 stores to its local memory and looks at the mbarrier meanwhile."""
+    work = """ setp.lt.u32 %p4, %r0, 32; @%p4 bra POLL;
+WORK: add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 60000; @%p3 bra WORK;
+ setp.eq.u32 %p4, %r0, 32; @%p4 mbarrier.arrive.shared::cta.b64 _, [bar], 2; ret;
+"""
+    body = LOOK + EFFECTS["local memory"] + WAIT.format(wait=wait)
+    found = looped(body, work, "@%p0 st.global.u32 [%rd1], 5;", schedule=schedule, limit=50_000_000)
+    assert found == [5, 7]

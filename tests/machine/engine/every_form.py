@@ -156,9 +156,9 @@ def run_native(engine: Engine, form: Arithmetic, arrays: list[Any], before: Arra
     if guard is not None:
         words += [enter("p", guard), 0]
     record = np.zeros(form.words + HEAD_WORDS + len(scalars), np.uint64)
-    record[:HEAD_WORDS] = engine.address(form), 1
+    record[:HEAD_WORDS] = engine.routine(form).address, 1
     record[HEAD_WORDS : form.words] = words
-    record[form.words : form.words + HEAD_WORDS] = engine.address(Escape()), 2
+    record[form.words : form.words + HEAD_WORDS] = engine.routine(Escape()).address, 2
     for number, (at, value) in enumerate(scalars, form.words + HEAD_WORDS):
         record[at], record[number] = constant_word(8 * number), value
     count = len(before)

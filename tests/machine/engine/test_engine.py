@@ -173,10 +173,11 @@ def test_kernels_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         count = 0
         compile_ = Engine._compiled
 
-        def counted(self: Engine, name: str, text: str) -> bytes:
+        def counted(self: Engine, functions: Iterable[str], level: int) -> bytes:
             nonlocal count
-            count += name.startswith("k")
-            return compile_(self, name, text)
+            functions = list(functions)
+            count += sum(each.startswith("define i64 @k") for each in functions)
+            return compile_(self, functions, level)
 
         monkeypatch.setattr(Engine, "_compiled", counted)
         threads(f"{BODIES['guards']} // {number}", words=2)
@@ -264,3 +265,29 @@ def test_a_signed_load_to_a_wide_register_is_refused(monkeypatch: pytest.MonkeyP
     found = both(monkeypatch, "ld.global.s16 %q1, [%rd2]; st.global.u32 [%rd0], %r1;")
     assert found[0] == found[1]
     assert "a .b128 register where d is .s16" in found[0][1]
+
+
+DISCARDED = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry discarded(.param .u64 x)
+{
+	.reg .b32 %r<3>;
+	.reg .b64 %rd<1>;
+	ld.param.u64 %rd0, [x];
+	mov.u32 %r1, %tid.x;
+	mov.u32 %r2, 7;
+	mov.b64 _, {%r1, %r2};
+	st.global.u32 [%rd0], %r2;
+	ret;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["numpy", "native"])
+def test_an_instruction_whose_result_is_discarded(name, monkeypatch):
+    monkeypatch.setenv("WARPLOOM_ENGINE", name)
+    x = np.zeros(1, np.uint32)
+    launch(DISCARDED, grid=(1, 1, 1), block=(1, 1, 1), args=[x])
+    assert x[0] == 7

@@ -20,9 +20,9 @@ _PER_FAMILY = 4
 _LANES = 1024
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    return Engine()
+@pytest.fixture(scope="module", params=("quick", "optimised"))
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return Engine(often=0) if request.param == "optimised" else Engine()
 
 
 def _sample(random: np.random.Generator) -> list[Case]:

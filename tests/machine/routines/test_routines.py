@@ -19,7 +19,8 @@ from warploom.machine.tensor.elements import ELEMENTS, settle
 from warploom.machine.tensor.wgmma_registers import ACCUMULATORS
 
 NAMES = {
-    "this processor": ("", ""), "no AVX": ("x86-64", ""), "no FMA": ("x86-64", "+avx2"), "vectors of 16": ("", "", 16),
+    "this processor": ("", "", 0, 0), "quick": ("", ""), "no AVX": ("x86-64", "", 0, 0), "no FMA": ("x86-64", "+avx2"),
+    "vectors of 16": ("", "", 16),
 }  # fmt: skip
 TYPES = ("bf16", "f16", "tf32", "e4m3", "e5m2", "s8", "u8", "e2m1", "e2m3", "e3m2", "e2m1_packed")
 

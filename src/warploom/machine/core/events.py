@@ -385,9 +385,21 @@ class Rows:
         arrays = zip(*(part.arrays() for part in parts), strict=True)
         return Rows(parts[0].sites, parts[0].shape, *(np.concatenate(each) for each in arrays))
 
+    @cached_property
+    def _sites_in(self) -> list[tuple[int, Site]]:
+        return [(number, self.sites[number]) for number in sorted(set(self.site.tolist()))]
+
     def sites_in(self) -> list[tuple[int, Site]]:
         """The instructions of the rows, with their numbers."""
-        return [(number, self.sites[number]) for number in np.unique(self.site).tolist()]
+        return self._sites_in
+
+    def _of_sites(self, chosen: Callable[[Site], object]) -> Array:
+        """The rows of some instructions."""
+        found = np.zeros(len(self.site), np.bool_)
+        for number, site in self._sites_in:
+            if chosen(site):
+                found |= self.site == number
+        return found
 
     def ctas(self) -> list[Triple]:
         """The CTA of each row."""
@@ -397,15 +409,13 @@ class Rows:
     def live(self) -> Array:
         """The lanes of each row that give an address, as a truth value for each of 32."""
         lanes = self.lanes.astype("<u4")
-        sites = self.sites_in()
-        none = np.isin(self.site, [number for number, site in sites if not site.width])
-        first = np.isin(self.site, [number for number, site in sites if site.one_address])
+        none, first = self._of_sites(lambda site: not site.width), self._of_sites(lambda site: site.one_address)
         lanes = np.where(none, 0, np.where(first, lanes & -lanes, lanes)).astype("<u4")
         return np.unpackbits(lanes.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").view(np.bool_)
 
     def stores(self) -> Array:
         """The rows that write, for which alone `changes` is set."""
-        return np.isin(self.site, [number for number, site in self.sites_in() if site.verb == "writes"])
+        return self._of_sites(lambda site: site.verb == "writes")
 
     def events(self) -> Iterator[Event]:
         """The rows as events."""

@@ -21,7 +21,7 @@ from warploom.machine.core.late_operations import LateOperations
 from warploom.machine.core.names import role_of
 from warploom.machine.core.observation import barrier_site, site
 from warploom.machine.core.options import Options
-from warploom.machine.core.polling_rounds import Rounds, deciding
+from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
 from warploom.machine.core.reporting import Reporter
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
@@ -49,7 +49,6 @@ _ENOUGH_CLUSTERS = 4
 _TURNS = 4096
 """Turns that native code takes before the time limit is looked at."""
 _IDLE_LIMIT = 50_000_000
-_RETRIES = 3
 _BREAKS = 10_000
 _LOOK_AFTER = 8_000
 """Instructions without a memory effect after which groups are examined: do they only spin?"""
@@ -129,7 +128,8 @@ class Grid:
         """Clusters that have ended, and may have operations in flight."""
         self._idle_clusters: list[Cluster] = []
         """Clusters that have ended, for those launched later."""
-        self._executed = np.zeros(len(self.program.flow.blocks), np.int64)
+        self.executed = np.zeros(len(self.program.flow.blocks), np.int64)
+        """The number of times that ended warps have executed each block."""
         self.warps: list[WarpState] = []
         self.uses_reserved = not self.program.specials.isdisjoint(RESERVED)
         self.specials = shared_specials(self)
@@ -163,7 +163,7 @@ class Grid:
         self._idle = 0
         self._steps = self._launched_at = self._all_ran_at = 0
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
-        self._expiries = self._breaks = 0
+        self._expiries, self._breaks = Expiries(self), 0
         self._look_at = _LOOK_AFTER
         self._floor = self.rounds.floor(1)
         """The budget below which the limit and the clusters are looked at."""
@@ -244,9 +244,9 @@ class Grid:
         return cta.number % self.sms
 
     def time(self) -> int:
-        """A clock that advances with the instructions executed."""
+        """A clock that advances with the instructions executed, and where all warps wait for a time limit."""
         self.budget -= 1
-        return self.used
+        return self.used + self._expiries.skipped
 
     @property
     def used(self) -> int:
@@ -274,6 +274,7 @@ class Grid:
             self.moved[TO_SHARED] = self.moved.get(TO_SHARED, 0) + moved
         if isinstance(self.schedule, Replay):
             self.schedule.finish()
+        self.texts.count()
 
     def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
         """The schedule's choice, which must be one of the options."""
@@ -292,7 +293,7 @@ class Grid:
         while self.ready:
             self._eager_turns(self.ready)
             self._check_limits()
-            if self.flight.possible or self.parked or self.spent or not self._can_launch():
+            if self.flight.possible or self.parked or self.spent or not self.can_launch:
                 return
             self._steps += 1
             self._completed_at = self.budget
@@ -312,7 +313,7 @@ class Grid:
                 if self._idle > len(ready):
                     self._idle = 0
                     self._check_limits()
-                    if self._can_launch():
+                    if self.can_launch:
                         self.launch_next()
 
     def _drawn_steps(self, turns: Turns, ready: ReadyGroups) -> None:
@@ -323,7 +324,7 @@ class Grid:
                 return
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return
-            launch, most = self._can_launch(), _TURNS
+            launch, most = self.can_launch, _TURNS
             if launch:
                 most = min(most, self._launched_at + _FAIR_STEPS - self._steps)
                 if most <= 0:
@@ -359,9 +360,9 @@ class Grid:
         completions: list[Operation] | list[Operation | Store] = self.flight.possible
         if self.buffers is not None and len(self.buffers):
             completions = [*completions, *self.buffers.listed]
-        launch = self._can_launch() and not (self._launches_last and self.clusters and (groups or completions))
+        launch = self.can_launch and not (self._launches_last and self.clusters and (groups or completions))
         launch = launch and not (groups and self._has_enough())
-        if self._can_launch() and self._steps - self._launched_at > _FAIR_STEPS:
+        if self.can_launch and self._steps - self._launched_at > _FAIR_STEPS:
             self.launch_next()
             return True
         if not completions:
@@ -428,6 +429,8 @@ class Grid:
         if begun_by is not None:
             number, second, effects = begun_by
         begun = group.run(turn - first if second else first, number)
+        if self.budget < self.texts.count_at:
+            self.texts.count()
         if self.effects != effects and group.state == READY and first < turn and not second:
             # It does not only poll: it gets the rest of its turn.
             self._withdraw(group)
@@ -555,7 +558,9 @@ class Grid:
             self.ready.extend(woken)
             self.rounds.wake()
 
-    def _can_launch(self) -> bool:
+    @property
+    def can_launch(self) -> bool:
+        """True if a cluster is left, and there is room for it."""
         return self._next < self._total and len(self.clusters) < self._capacity
 
     def _has_enough(self) -> bool:
@@ -633,17 +638,11 @@ class Grid:
         """Add what an ended CTA executed to the sums, and its warps to the list while that is short."""
         executed = [0] * len(cta.live)
         for group in cta.all_groups:
-            own = group.tally(self._executed)
+            own = group.tally(self.executed)
             for warp in range(group.first_warp, group.first_warp + group.warps):
                 executed[warp] += own
         if len(self.warps) < _MOST_WARP_STATES:
             self.warps += [WarpState(cta.index, warp, count) for warp, count in enumerate(executed)]
-
-    @property
-    def executed(self) -> list[int]:
-        """The number of times that ended warps have executed each block."""
-        found: list[int] = self._executed.tolist()
-        return found
 
     def submit(self, operation: Operation) -> None:
         """An asynchronous operation was issued."""
@@ -733,13 +732,12 @@ class Grid:
         if not self.clusters:
             return False
         if self.effects != self._expired_at:
-            self._expired_at = self.effects
-            self._expiries = self._breaks = 0
+            self._expired_at, self._breaks = self.effects, 0
+            self._expiries.begin()
         groups = [group for cta in self.live_ctas() for group in cta.all_groups]
         waiting = [(group, group.waiting) for group in groups if group.state == WAITING and group.waiting is not None]
-        expired = [group for group, what in waiting if getattr(what, "expires", False)]
-        self._expiries += 1
-        if expired and self._expiries <= _RETRIES:
+        expired = [group for group in groups if is_expiring(group) and not self.rounds.has_expired(group)]
+        if expired and not self._expiries.recur():
             for group in expired:
                 group.token = EXPIRED
                 group.wake()
@@ -749,7 +747,7 @@ class Grid:
                 raise placed(self, fault, group, self.op_at(group))
         self._breaks += 1
         if self._breaks <= _BREAKS and any(group.break_join() for group in groups):
-            self._expiries = 0
+            self._expiries.begin()
             return True
         if self.parked and self.effects != self._tried_at:
             # A loop may look at more than one pass of it has read, or depend on the order of the warps.

@@ -19,6 +19,7 @@ from warploom.machine.core.special_registers import LaneSpecials, lane_specials
 from warploom.machine.engine.access_log import agent_number
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import AGENT, BUDGET, COUNTS, EFFECTS, LEFT, STOP, UNIFORMS, Context, table_of
+from warploom.machine.memory import guard_pages
 from warploom.machine.memory.byte_memory import LocalMemory
 from warploom.machine.routines.late_copies import NO_RING
 from warploom.machine.routines.turn_loop import BLOCKS, CONTEXT, GROUP_WORDS, IDLE, PATIENCE, PC, RESUME
@@ -31,7 +32,7 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
-    from warploom.machine.translate.native_tables import Table
+    from warploom.machine.translate.records import Table
     from warploom.machine.translate.translator import Flavour
     from warploom.ptx.isa.table import Op
 
@@ -99,9 +100,10 @@ class Storage:
     __slots__ = ("blocks", "contexts", "files", "registers")
 
     def __init__(self, rows: dict[str, int], lanes: int) -> None:
-        self.files: dict[str, Array] = {
-            file: np.full((rows[file], lanes), POISON[file], dtype) for file, dtype in FILES.items()
-        }
+        self.files: dict[str, Array] = {}
+        for file, dtype in FILES.items():
+            self.files[file] = guard_pages.empty((rows[file], lanes), dtype)
+            self.files[file].fill(POISON[file])
         self.blocks: dict[Hashable, tuple[Functions, Table | None]] = {}
         self.registers = address_of(self.files["a"]), self.files["a"].nbytes
         """The host address of the 32-bit registers, and their bytes."""

@@ -1,17 +1,19 @@
-"""Rounds of a cluster whose warps poll together: they meet at barriers, and come back to where they were.
+"""Rounds of a cluster whose warps poll with effects: they meet at barriers or store, and come back to where they were.
 
 One warp that polls alone comes back to its instruction without an effect (`Grid._spins`). Warps that meet at a barrier
 in their loop have effects on each other, so that the whole cluster is examined: its warps run by themselves, in turn,
-until their states recur. A round counts if
-- no warp has changed global memory, issued an operation or ended;
+until their states recur. Waits at mbarriers that nothing completes meanwhile may expire. A round counts if
+- no warp has changed global memory or an mbarrier, issued an operation or ended; a store of what is there already is no
+  change;
+- the local memory of each thread is the same again;
 - every register that decides about a branch, an address or a value in memory is the same again, so that a loop that
   counts its attempts goes on;
 - each store to shared memory has left it as it was, or a barrier of all threads is between a change and the accesses
   of other warps. The order of the warps makes no difference then, and the next round is the same.
 
-The cluster is suspended until a word of global memory that it has read changes, an operation of it completes, or
-another warp of it can run. Under a schedule with store buffers, stores that change shared memory are not followed to
-the warps that see them: such a loop is not suspended.
+The cluster is suspended until a word of global memory that it has read or stored to changes, an operation of it
+completes, or another warp of it can run. Under a schedule with store buffers, stores to global memory, and stores that
+change shared memory, are not followed to the warps that see them: such a loop is not suspended.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.machine.core.group import DONE, JOINING, READY, WARP, Group
+from warploom.machine.core.group import DONE, EXPIRED, JOINING, READY, WAITING, WARP, Group
+from warploom.machine.memory.byte_memory import LocalMemory
 from warploom.machine.memory.polling import MOST_WORDS, Word, polling
 from warploom.machine.memory.shared_memory import SharedMemory
 from warploom.machine.routines.turn_loop import RESUME
@@ -48,6 +51,12 @@ _TURNS, _TURNS_PER_WARP = 512, 96
 """Blocks that are executed in search of a round."""
 _AFTER = 16_384
 """Instructions of each warp after which clusters are examined; four times as many after each that does not go round."""
+_MOST_LOCAL_BYTES = 1 << 26
+"""The local memory of a warpgroup, if threads store to it in a round that is examined."""
+_RETRIES = 3
+"""Expiries of waits, without an effect, after which the states of the warps are compared."""
+_LONGEST_SKIP, _MOST_SKIPS = 40, 100
+"""If clocks decide: the longest time by which they are advanced at once, as a power of two, and how often."""
 _WORD = 4
 _SEVERAL = -1
 """In place of a warp: several, or one that is not known."""
@@ -63,8 +72,10 @@ class PollingRound:
     cluster: Cluster
     warps: frozenset[Warp]
     words: tuple[Word, ...]
-    """The words of global memory that are polled; none where any change may matter."""
+    """The words of global memory that are read or stored to; none where any change may matter."""
     polled: dict[Warp, tuple[tuple[Word, ...], Op | None]]
+    expired: frozenset[Warp]
+    """The warps whose waits have expired in the round."""
     touched: bool = False
     """True if an operation of the cluster has completed since."""
 
@@ -153,7 +164,11 @@ class _Watch:
     def begin(self) -> None:
         """Forget what was seen."""
         self.read: dict[tuple[int, int, int], tuple[Any, set[Warp], Op | None]] = {}
-        self.conflicts = self.has_changes = False
+        self.stored: set[tuple[int, int]] = set()
+        """The addresses and widths of stores that left global memory as it was."""
+        self.expired: set[Warp] = set()
+        self.conflicts = self.has_changes = self._stores = False
+        self._local: dict[int, tuple[LocalMemory, Array]] = {}
         self._uses.clear()
 
     @property
@@ -165,6 +180,8 @@ class _Watch:
 
     def note(self, memory: Any, address: Any, width: int, mask: Any) -> None:
         """A warp reads."""
+        if self._stores:
+            return
         group, op = self._grid.current, self._instruction()
         assert group is not None
         for warp, places in _by_warp(group, address, _executing(group, op, mask)):
@@ -197,6 +214,33 @@ class _Watch:
                 self.has_changes |= changes
                 self._use(memory, (places := np.unique(places))[which], width, number, changes=changes)
 
+    def store(self, store: Any, *arguments: Any) -> None:
+        """A warp stores to global memory: what is there already stays in the cluster."""
+        address, _, width, mask, what = arguments
+        memory, self._stores = self._grid.memory, True
+        try:
+            before = _content(memory.load(address, width, mask, what))
+            store(*arguments)
+            if _content(memory.load(address, width, mask, what)) == before:
+                places = np.unique(address if mask is None or isinstance(address, int) else address[mask])
+                self.stored |= {(place, width) for place in places.tolist()}
+                self._grid.local_effects += 1
+        finally:
+            self._stores = False
+
+    def keep(self, memory: LocalMemory, store: Any, *arguments: Any) -> None:
+        """A warp stores to local memory."""
+        if id(memory) not in self._local:
+            self.conflicts |= memory.rows.nbytes > _MOST_LOCAL_BYTES
+            self._local[id(memory)] = memory, memory.rows[:0] if self.conflicts else memory.rows.copy()
+        store(*arguments)
+        self._grid.local_effects += 1
+
+    @property
+    def local_recurs(self) -> bool:
+        """True if the local memories are as they were."""
+        return all(memory.rows.tobytes() == before.tobytes() for memory, before in self._local.values())
+
     def _use(self, memory: SharedMemory, places: Array, width: int, warp: int, *, changes: bool) -> None:
         uses = self._uses.get(memory.rank)
         if uses is None:
@@ -213,6 +257,11 @@ class _Watch:
                 return op
             frame = frame.f_back
         return None
+
+
+def _content(value: Any) -> Any:
+    """Loaded words, as a value that equals itself."""
+    return value if isinstance(value, int) else value.tobytes()
 
 
 def _executing(group: Group, op: Op | None, mask: Any) -> Array:
@@ -249,17 +298,27 @@ def _watching(grid: Grid, cluster: Cluster) -> Iterator[_Watch]:
         write = memory.write
         return lambda *arguments: watch.write(memory, write, *arguments)
 
+    def kept(memory: LocalMemory) -> Any:
+        store = memory.store
+        return lambda *arguments: watch.keep(memory, store, *arguments)
+
+    stored, own = grid.memory.store, [each.local for cta in cluster.ctas for each in cta.warpgroups if each.local]
     with polling((grid.memory, *memories), watch):
         for memory in memories:
             memory.write = noted(memory)  # type: ignore[method-assign]
+        for local in own:
+            local.store = kept(local)  # type: ignore[method-assign]
+        grid.memory.store = lambda *arguments: watch.store(stored, *arguments)  # type: ignore[method-assign]
         try:
             yield watch
         finally:
+            for each, name in ((grid.memory, "store"), *((local, "store") for local in own)):
+                vars(each).pop(name, None)
             for memory in memories:
                 vars(memory).pop("write", None)
 
 
-class _State:
+class State:
     """The state of a cluster between two turns: its groups, barriers and registers."""
 
     def __init__(self, grid: Grid, cluster: Cluster) -> None:
@@ -282,6 +341,14 @@ class _State:
         """The blocks that have been executed since."""
         found: list[int] = np.flatnonzero(self._executed() != self._counts).tolist()
         return found
+
+    def is_back(self) -> bool:
+        """True if the cluster is in this state again."""
+        return bool(outline(self._grid, self._cluster) == self.outline) and self.recurs(self.executed())
+
+    def depends_on_clock(self) -> bool:
+        """True if clocks decide about what has been executed since."""
+        return deciding(self._grid.program, self.executed()) is None
 
     def recurs(self, blocks: list[int]) -> bool:
         """True if the registers that decide about some blocks are those of this state again."""
@@ -340,7 +407,10 @@ def _barriers(cta: Cta) -> Any:
         (repr(key), each.arrived, tuple(value.tobytes() for value in each.values))
         for key, each in cta.state.get("meetings", {}).items()
     ]
-    return cta.live_threads, named, sorted(meetings)
+    mbarriers = [
+        (offset, each.pending, each.expected, each.tx, each.phase) for offset, each in sorted(cta.mbarriers.items())
+    ]
+    return cta.live_threads, named, sorted(meetings), mbarriers
 
 
 def _cluster_barrier(cluster: Cluster) -> Any:
@@ -357,16 +427,18 @@ def _stores(grid: Grid, cluster: Cluster) -> Any:
     return sorted((store.addresses.tobytes(), store.width) for store in grid.buffers.listed if store.home is cluster)
 
 
-def examine(grid: Grid, cluster: Cluster, ready: list[Group], *, reverse: bool = False) -> PollingRound | None:
+def examine(
+    grid: Grid, cluster: Cluster, ready: list[Group], *, reverse: bool = False, expires: bool = False
+) -> PollingRound | None:
     """Let the groups of a cluster that are ready run by themselves until they have gone round, if they only poll.
 
-    Each executes a block, in the order of their warps or in the reverse order, and then the next one. Groups that can
-    run afterwards are in `ready`.
+    Each executes a block, in the order of their warps or in the reverse order, and then the next one; then those that
+    wait at mbarriers, if waits may expire. Groups that can run afterwards are in `ready`.
     """
     left = _TURNS + _TURNS_PER_WARP * sum(len(cta.live) for cta in cluster.ctas)
     power, passes = 1, 0
     with _watching(grid, cluster) as watch:
-        state, resting = _State(grid, cluster), set(map(id, ready))
+        state, resting = State(grid, cluster), set(map(id, ready))
         while True:
             ready.sort(key=_place, reverse=reverse)
             for group in tuple(ready):
@@ -383,18 +455,36 @@ def examine(grid: Grid, cluster: Cluster, ready: list[Group], *, reverse: bool =
                 if grid.effects - grid.local_effects != effects or watch.conflicts or grid.budget < 0:
                     return None
             ready[:] = [group for group in ready if group.state == READY]
+            if expires:
+                _expire(grid, cluster, watch, ready)
             if not ready or left < 0:
                 return None
             passes += 1
             resting &= set(map(id, ready))
             if not resting and outline(grid, cluster) == state.outline:
                 blocks = state.executed()
-                if state.recurs(blocks) and not (watch.has_changes and _reads_otherwise(grid.program, blocks)):
+                is_seen = not (watch.has_changes and _reads_otherwise(grid.program, blocks))
+                if is_seen and watch.local_recurs and state.recurs(blocks):
                     break
             if passes == power:  # the loop may not have begun with this state
-                state, resting, power, passes = _State(grid, cluster), set(map(id, ready)), 2 * power, 0
+                state, resting, power, passes = State(grid, cluster), set(map(id, ready)), 2 * power, 0
                 watch.begin()
     return _round(grid, cluster, watch)
+
+
+def _expire(grid: Grid, cluster: Cluster, watch: _Watch, ready: list[Group]) -> None:
+    """End the waits of a cluster at mbarriers: they are ready then."""
+    for group in [group for cta in cluster.ctas for group in cta.all_groups if is_expiring(group)]:
+        watch.expired.add((group.cta.rank, group.first_warp))
+        group.token = EXPIRED
+        group.wake()
+    ready += grid.ready
+    grid.ready.clear()
+
+
+def is_expiring(group: Group) -> bool:
+    """True if a group waits for something with a time limit."""
+    return group.state == WAITING and bool(getattr(group.waiting, "expires", False))
 
 
 def _place(group: Group) -> tuple[int, int, bytes]:
@@ -417,6 +507,7 @@ def _round(grid: Grid, cluster: Cluster, watch: _Watch) -> PollingRound:
     found: dict[Warp, tuple[list[Word], Op | None]] = {}
     words: list[Word] = []
     outside = [entry for entry in watch.read.items() if entry[1][0] is grid.memory]
+    stored = [Word(grid.memory, address, width, None) for address, width in watch.stored]
     for (_, address, width), (memory, warps, op) in outside or watch.read.items():
         now = Word(memory, address, width, None).now()
         word = Word(memory, address, width, now)
@@ -431,7 +522,9 @@ def _round(grid: Grid, cluster: Cluster, watch: _Watch) -> PollingRound:
         for warp in range(group.first_warp, group.first_warp + group.warps)
     )
     polled = {warp: (tuple(mine), op) for warp, (mine, op) in found.items()}
-    return PollingRound(cluster, everyone, tuple(words) if len(words) <= MOST_WORDS else (), polled)
+    words += [Word(word.memory, word.address, word.width, word.now()) for word in stored]
+    few = tuple(words) if len(words) <= MOST_WORDS else ()
+    return PollingRound(cluster, everyone, few, polled, frozenset(watch.expired))
 
 
 class Rounds:
@@ -448,18 +541,24 @@ class Rounds:
         """The groups that are in no round."""
         return [group for group in groups if not any(each.has(group) for each in self._found)]
 
+    def has_expired(self, group: Group) -> bool:
+        """True if a wait of the group has expired in its round, which changed nothing."""
+        place = group.cta.rank, group.first_warp
+        return any(each.cluster is group.cta.cluster and place in each.expired for each in self._found)
+
     def floor(self, warps: int) -> int:
         """The budget of the grid below which its clusters are examined, with so many warps."""
-        return max(self._grid.budget - self._after * max(warps, 1), 0) if self._grid.program.meeting_loops else 0
+        return max(self._grid.budget - self._after * max(warps, 1), 0) if self._grid.program.polling_loops else 0
 
     def look(self) -> int:
         """Suspend the clusters that go round, up to the first that does not; the budget of the next look."""
         grid, suspended = self._grid, {id(group) for group in self._grid.parked}
-        loops, count = grid.program.meeting_loops, len(grid.clusters)
+        loops, count, expires = grid.program.polling_loops, len(grid.clusters), self._may_expire()
         for number in range(self._next, self._next + count):
             cluster = grid.clusters[number % count]
-            groups = [group for cta in cluster.ctas for group in cta.all_groups if group.state == READY]
-            may_poll = any(group.pc in loops and id(group) not in suspended for group in groups)
+            groups = (group for cta in cluster.ctas for group in cta.all_groups)
+            able = [group for group in groups if group.state == READY or (expires and is_expiring(group))]
+            may_poll = any(group.pc in loops and id(group) not in suspended for group in able)
             if may_poll and not self._suspend(cluster):
                 self._next, self._after = number % count + 1, 4 * self._after
                 break
@@ -478,6 +577,13 @@ class Rounds:
         for each in [each for each in self._found if each.is_over(self._grid.parked)]:
             self._end(each)
 
+    def _may_expire(self) -> bool:
+        """True if waits for mbarriers may expire: a time limit is long, and what can move has moved before it ends."""
+        grid, loops = self._grid, self._grid.program.polling_loops
+        if grid.flight.count or grid.can_launch:
+            return False
+        return all(group.pc in loops for group in (*grid.ready, *grid.spent) if group.state == READY)
+
     def _end(self, found: PollingRound) -> None:
         grid = self._grid
         groups = [group for group in grid.parked if found.has(group)]
@@ -490,11 +596,12 @@ class Rounds:
         grid = self._grid
         queues = [(queue, list(queue)) for queue in (grid.ready, grid.spent)]
         mine = [group for _, kept in queues for group in kept if group.cta.cluster is cluster and group.state == READY]
+        expires = self._may_expire()
         for queue, _ in queues:
             queue.clear()
         grid.texts.flavour = grid.texts.with_calls  # the accesses of native code are not seen
         try:
-            found = examine(grid, cluster, mine, reverse=reverse)
+            found = examine(grid, cluster, mine, reverse=reverse, expires=expires)
         finally:
             grid.texts.flavour = grid.texts.usual
         for queue, kept in queues:
@@ -506,3 +613,35 @@ class Rounds:
         grid.parked += mine
         self._found.append(found)
         return True
+
+
+class Expiries:
+    """The times that waits with a time limit have ended because nothing else could move, since the last effect."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self.skipped = grid, 0
+        """The time by which clocks were advanced."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin after an effect."""
+        self._number, self._states = 0, list[State]()
+
+    def recur(self) -> bool:
+        """True if all warps are where they were at an earlier expiry, and so will do the same for ever.
+
+        Warps that count their attempts go on. If clocks decide about their way, these advance by more and more.
+        """
+        self._number += 1
+        later = self._number - _RETRIES
+        if later <= 0:
+            return False
+        if self._states:
+            if any(state.depends_on_clock() for state in self._states):
+                self.skipped += 1 << min(later, _LONGEST_SKIP)
+                return later > _MOST_SKIPS
+            if all(state.is_back() for state in self._states):
+                return True
+        if later & (later - 1) == 0:  # a loop may be longer than one expiry
+            self._states = [State(self._grid, cluster) for cluster in self._grid.clusters]
+        return False

@@ -9,7 +9,6 @@ asynchronous operation is issued and when it completes. Without observers there 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,18 +67,17 @@ _MOST_OTHERS = 1 << 10
 """Events that wait for their batch."""
 
 
-@dataclass(slots=True)
 class Actor:
     """The agent of the events that are reported next: set by an instruction's wrapper and by an operation's completion.
 
     A convoy acts as its first warp: bit 32·i + lane of `lanes` is a lane of the i-th warp after it.
     """
 
-    agent: Agent
-    lanes: int
-    source: Source
-    declared: dict[str, Declared]
-    reported: set[str] = field(default_factory=set)
+    __slots__ = ("agent", "declared", "lanes", "reported", "source")
+
+    def __init__(self, agent: Agent, lanes: int, source: Source, declared: dict[str, Declared]) -> None:
+        self.agent, self.lanes, self.source, self.declared = agent, lanes, source, declared
+        self.reported: set[str] = set()
 
 
 class Issued(NamedTuple):
@@ -267,10 +265,30 @@ class Reporter:
             )
         )  # fmt: skip
 
+    def at_barrier(
+        self, kind: str, verb: str, barrier: BarrierName, phase: int, count: int, operation: int | None, passed: bool
+    ) -> None:
+        """The same for an event at an mbarrier."""
+        actor, lanes = self.actor, self.lanes
+        actor.reported.add(verb)
+        number = actor.agent.operation if operation is None else operation
+        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
+        if verb == "phase":
+            agents = agents[-1:]  # the last arrival completes it
+        declared = actor.declared.get(verb, _UNDECLARED)
+        self._report(
+            _new(
+                WarpEvents,
+                (
+                    kind, verb, agents, actor.source, (), declared, barrier, phase, count, None, number, passed, 0,
+                    True, None,
+                ),
+            )
+        )  # fmt: skip
+
     def _report(self, warp_events: WarpEvents) -> None:
         """Pass events to those that see each of them, and keep them for those that get batches."""
-        log = self.log
-        logged = 0 if log is None or log.is_empty else log.count
+        logged = 0 if self.log is None else self.log.count
         if self._single:
             if logged:
                 self.flush()

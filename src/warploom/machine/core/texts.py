@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from warploom.machine.core.observation import observed
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
@@ -14,13 +16,17 @@ from warploom.machine.memory.proxy_visibility import learning
 from warploom.machine.memory.store_buffers import ordering
 from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.memory_access import Memory
-from warploom.machine.translate.native_tables import Table
+from warploom.machine.translate.records import Table
 from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
     from warploom.machine.core.group import Functions
+
+
+_COUNT_AFTER = 1 << 17
+"""Instructions after which the engine learns what was executed, while a run goes on."""
 
 
 class Texts:
@@ -35,6 +41,10 @@ class Texts:
         self.of_whole_ctas = self._alone_flavour()
         """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
         self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Functions], Table | None]] = {}
+        self._counted = np.zeros_like(grid.executed)
+        """The executions of blocks that were counted."""
+        self.count_at = grid.budget - _COUNT_AFTER
+        """The budget of the grid below which they are counted again."""
 
     def of_group(self, wanted: Flavour, lanes: int) -> Flavour:
         """The flavour for whole warps of a group of so many lanes."""
@@ -57,6 +67,22 @@ class Texts:
     def alone(self, op: Op, masked: bool) -> Callable[..., Functions]:
         """The factory of the function of one instruction, by the reference."""
         return self._program.make(self._program.alone(op, masked=masked), self._wrap)
+
+    def count(self) -> None:
+        """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""
+        self.count_at = self._grid.budget - _COUNT_AFTER
+        if self.usual.engine is None:
+            return
+        executed = self._grid.executed.copy()
+        for cta in self._grid.live_ctas():
+            for group in cta.all_groups:
+                group.tally(executed)
+        tables = [table for _, table in self._factories.values() if table is not None]
+        try:
+            self._program.count(executed - self._counted, tables)
+        except EngineError as error:
+            self.do_without(error)
+        self._counted = executed
 
     def do_without(self, error: EngineError) -> None:
         """Go on without native code."""

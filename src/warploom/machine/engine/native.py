@@ -1,21 +1,27 @@
 """Native kernels compiled with llvmlite: each form once per computer, then read from a cache.
 
-A kernel is an object of its own with one symbol, named after a digest of everything that its text depends on: the form,
-the engine's sources, the processor and the version of llvmlite. The kernels of a computer are one entry of the cache. A
+A kernel has a symbol that is named after a digest of everything that its text depends on: the form, the engine's
+sources, the processor and the version of llvmlite. The kernels that a program needs first are compiled together. A
 kernel is called only after the linker has given its address; where that fails, the reference executes everything.
+
+The kernel of a record is compiled without optimisation first, in a third of the time; for most instructions it is
+nearly as fast. It is compiled again, with optimisation, once warps have executed it so often that this pays: the tables
+that call it then get the new address. Both have the same results, bit for bit.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import platform
-from collections.abc import Callable, Iterable
+import re
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata, resources
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
 
 from warploom.machine.engine.control_kernels import Barrier, Branch, Effect, Escape, FlagWait, Goto, Note, Skip
 from warploom.machine.engine.kernels import Arithmetic, UniformArithmetic
@@ -23,7 +29,7 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.matrix_kernels import MatrixMove
 from warploom.machine.engine.memory_kernels import Access
 from warploom.machine.engine.mma_kernels import WarpMma
-from warploom.machine.engine.store import store
+from warploom.machine.engine.objects import NO_OBJECT, OPTIMISED, QUICK, Code, ObjectFile, Objects
 from warploom.machine.engine.warp_kernels import Elect, Shuffle
 from warploom.machine.routines.call_lists import CallList, Calls
 from warploom.machine.routines.column_kernels import Columns, Unpack
@@ -75,6 +81,8 @@ _ENTER = """define i64 @{name}(ptr %context, ptr %record) {{
 """
 _PROBE = "define i64 @{name}(ptr %context, ptr %record) {{\n  ret i64 {magic}\n}}\n"
 _MAGIC = 0x5741_5250
+_PARTS, _SYMBOL = re.compile(r"\n+(?=define |declare )"), re.compile(r"@[\w.$]+")
+"""The end of each function of a text, and its name."""
 _PACKAGES = (
     "machine.engine",
     "machine.routines",
@@ -83,8 +91,9 @@ _PACKAGES = (
     "machine.memory",
     "hardware",
 )
-_LEVEL = 2
-"""LLVM's level of code generation; the text needs no optimisation passes."""
+_OFTEN = 1 << 17
+"""Executions by a warp after which a quick kernel is optimised: about what its compilation costs (1 to 60 ms) divided
+by what is gained (10 ns for an addition, 300 ns for an `mma.sync`)."""
 
 
 def installed() -> str | None:
@@ -113,6 +122,7 @@ class Kernel:
     name: str
     form: Form
     words: int
+    level: int
     address: int = 0
 
 
@@ -126,12 +136,18 @@ class Routines:
     calls: Calls
 
 
+class Caller(Protocol):
+    """A table of records with the addresses of kernels."""
+
+    def enter_addresses(self) -> None: ...
+
+
 class Engine:
     """The native kernels of this process, for this computer's processor or for a lesser one, with vectors of as many
-    `lanes` as it has or of others.
+    `lanes` as it has or of others. A kernel is optimised when warps have executed it `often`, with 0 at once.
     """
 
-    def __init__(self, processor: str = "", features: str = "", lanes: int = 0) -> None:
+    def __init__(self, processor: str = "", features: str = "", lanes: int = 0, often: int = _OFTEN) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -141,129 +157,190 @@ class Engine:
             processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
         target = llvm.Target.from_default_triple()
         self._triple = target.triple
-        self._machine = target.create_target_machine(
-            cpu=processor, features=features, opt=_LEVEL, reloc="pic", codemodel="default"
-        )
-        self._linker = llvm.create_lljit_compiler(self._machine)
+        self._machines = {
+            level: target.create_target_machine(
+                cpu=processor, features=features, opt=level, reloc="pic", codemodel="default"
+            )
+            for level in (QUICK, OPTIMISED)
+        }
+        self._often, self._first = often, QUICK if often else OPTIMISED
+        self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED])
         arm = platform.machine().lower() in ("arm64", "aarch64")
         flags = set(features.split(","))
         lanes = lanes or (16 if "+avx512f" in flags else 8)
         self.host = Host(lanes=lanes, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags)
-        words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host), _LEVEL)
+        words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host))
         self.version = hashlib.sha256(repr(words).encode()).hexdigest()
         """A digest of everything that kernels depend on, apart from their forms."""
-        self._objects: dict[str, bytes] | None = None
+        self._objects = Objects(self.version, often // 8)
+        self._texts: dict[str, tuple[str, frozenset[str]]] = {}
+        """The texts and tables of kernels that are not compiled yet."""
         self._kernels: dict[Form, Kernel | None] = {}
-        self._addresses: dict[str, int] = {}
+        self._addresses: dict[str, dict[str, int]] = {}
+        """The addresses of kernels, by their object."""
         self._links: list[Any] = []
-        self._fresh = False
+        self._compiling = Lock()
+        """Held while kernels are compiled and linked: LLVM lets other threads run, and they may launch."""
+        self.callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+        """The tables that call kernels."""
         self.by_operands: dict[object, Kernel | None] = {}
         """Kernels by the spelling of an instruction and the kinds of its operands, for the translator."""
         self._libraries = 0
         texts = {"warploom_enter": _ENTER, "warploom_probe": _PROBE}
-        self._link({name: self._compiled(name, text.format(name=name, magic=_MAGIC)) for name, text in texts.items()})
+        code = self._compiled((text.format(name=name, magic=_MAGIC) for name, text in texts.items()), QUICK)
+        found = self._linked({NO_OBJECT: ObjectFile(tuple(texts), code)})[NO_OBJECT]
         # It holds the interpreter's lock: a run is one thread's, and its memory is Python's.
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-        if prototype(self._addresses["warploom_probe"])(None, None) != _MAGIC:
+        if prototype(found["warploom_probe"])(None, None) != _MAGIC:
             raise EngineError("a compiled function does not return its constant")
-        self.enter = self._addresses["warploom_enter"]
+        self.enter = found["warploom_enter"]
         """The address of the code that executes records."""
         self.run: Callable[[int, int], int] = prototype(self.enter)
         """Execute records: (address of the context, address of the first record) → the number, plus one, of a record
         whose instruction Python must execute, or the complement of the next block (`control_kernels`)."""
 
     def kernel(self, form: Form) -> Kernel | None:
-        """The kernel of a form, compiled if no process has done it before; None for a form that has none."""
+        """The kernel of a form, which has an address once it is linked; None for a form that has none."""
         if form not in self._kernels:
-            name = "k" + hashlib.sha256(f"{self.version} {form!r}".encode()).hexdigest()[:40]
-            objects = self._known()
-            if name not in objects:
-                try:
-                    text, needed = form.text(name, self.host)
-                    objects[name] = ",".join(sorted(needed)).encode() + b"\n" + self._compiled(name, text)
-                except UnsupportedError:
-                    objects[name] = b""
-                self._fresh = True
-            self._kernels[form] = Kernel(name, form, form.words) if objects[name] else None
+            self._kernels[form] = self._found(form)
         return self._kernels[form]
 
+    def _found(self, form: Form) -> Kernel | None:
+        name = "k" + hashlib.sha256(f"{self.version} {form!r}".encode()).hexdigest()[:40]
+        code = self._objects.get(name)
+        if code is not None and code.object == NO_OBJECT:
+            return None
+        if code is not None and code.level >= self._first:
+            return Kernel(name, form, form.words, code.level)
+        try:
+            self._texts[name] = form.text(name, self.host)
+        except UnsupportedError:
+            self._objects.add({name: ()}, OPTIMISED, b"")
+            return None
+        return Kernel(name, form, form.words, self._first)
+
     def address(self, form: Form) -> int:
-        """The address of the code of a form that every processor has."""
+        """The address of the optimised code of a form that every processor has."""
+        kernel = self._required(form)
+        if kernel.level < OPTIMISED:
+            with self._compiling:
+                self._optimise([kernel])
+        self.link([kernel])
+        return kernel.address
+
+    def routine(self, form: Form) -> Kernel:
+        """The kernel of a form that every processor has, with its address."""
+        kernel = self._required(form)
+        self.link([kernel])
+        return kernel
+
+    def _required(self, form: Form) -> Kernel:
         kernel = self.kernel(form)
         if kernel is None:
             raise EngineError(f"no code for {form}")
-        self.link([kernel])
-        return kernel.address
+        return kernel
+
+    def link(self, kernels: Iterable[Kernel]) -> None:
+        """Give kernels their addresses; those that no process has compiled before are compiled together."""
+        missing = {kernel.name: kernel for kernel in kernels if not kernel.address}
+        if not missing:
+            return
+        with self._compiling:
+            if new := {name: self._texts.pop(name) for name in missing if name in self._texts}:
+                self._compile(new, self._first)
+            self._enter(missing.values())
+            self._objects.save()
+
+    def count(self, kernels: Sequence[Kernel], executions: Sequence[int]) -> None:
+        """Count the executions of kernels by warps, and optimise those that are executed often."""
+        quick = [(each, more) for each, more in zip(kernels, executions, strict=True) if each.level < OPTIMISED]
+        hot = [kernel for kernel, more in quick if self._objects.count(kernel.name, more) >= self._often]
+        if hot:
+            with self._compiling:
+                self._optimise(list(dict.fromkeys(hot)))
+                for caller in list(self.callers):
+                    caller.enter_addresses()
+                self._objects.save()
+
+    def _optimise(self, kernels: list[Kernel]) -> None:
+        """Compile kernels with optimisation; no table calls these yet."""
+        for kernel in kernels:
+            if kernel.name not in self._texts:
+                self._texts[kernel.name] = kernel.form.text(kernel.name, self.host)
+        self._compile({kernel.name: self._texts.pop(kernel.name) for kernel in kernels}, OPTIMISED)
+        self._enter(kernels)
+
+    def _compile(self, texts: dict[str, tuple[str, frozenset[str]]], level: int) -> None:
+        """Compile the texts of kernels, with the tables that they look up: into one object, apart from those that give
+        a name to another function than texts before them.
+        """
+        functions: dict[str, str] = {}
+        together: dict[str, tuple[str, ...]] = {}
+        others: dict[str, tuple[str, frozenset[str]]] = {}
+        for name, (text, needed) in texts.items():
+            own = {match[0]: part for part in _PARTS.split(text) if (match := _SYMBOL.search(part))}
+            if any(functions.get(symbol, part) != part for symbol, part in own.items()):
+                others[name] = text, needed
+            else:
+                functions |= own
+                together[name] = tuple(sorted(needed))
+        self._objects.add(together, level, self._compiled(functions.values(), level))
+        if others:
+            self._compile(others, level)
+
+    def _enter(self, kernels: Iterable[Kernel]) -> None:
+        """Enter the addresses of compiled kernels."""
+        codes: dict[Kernel, Code] = {}
+        for kernel in kernels:
+            code = self._objects.get(kernel.name)
+            if code is None:
+                raise EngineError(f"no code for {kernel.form}")
+            codes[kernel] = code
+        missing = {code.object for code in codes.values()} - self._addresses.keys()
+        while missing:
+            # A kernel may be in several objects, but in one of a library.
+            library, defined = dict[str, ObjectFile](), set[str]()
+            for each in sorted(missing):
+                file = self._objects.file(each)
+                if defined.isdisjoint(file.kernels):
+                    library[each] = file
+                    defined.update(file.kernels)
+            self._addresses |= self._linked(library)
+            missing -= library.keys()
+        for kernel, code in codes.items():
+            for table in code.tables:
+                tables.need(table)
+            kernel.level, kernel.address = code.level, self._addresses[code.object][kernel.name]
 
     @cached_property
     def routines(self) -> Routines:
         """The routines that are called for a whole operation."""
         return Routines(Products(self), Granules(self), Columns(self), Calls(self))
 
-    def link(self, kernels: Iterable[Kernel]) -> None:
-        """Give kernels their addresses."""
-        missing = {kernel.name: kernel for kernel in kernels if not kernel.address}
-        if missing:
-            objects = self._known()
-            self._link({name: objects[name] for name in missing})
-            for name, kernel in missing.items():
-                kernel.address = self._addresses[name]
-        if self._fresh:
-            self._fresh = False
-            self._save()
-
-    def _compiled(self, name: str, text: str) -> bytes:
+    def _compiled(self, functions: Iterable[str], level: int) -> bytes:
+        """An object with some functions."""
+        text = "\n".join((f'target triple = "{self._triple}"', *functions, ""))
         try:
-            module = self._llvm.parse_assembly(f'target triple = "{self._triple}"\n{text}')
-            code: bytes = self._machine.emit_object(module)
+            module = self._llvm.parse_assembly(text)
+            code: bytes = self._machines[level].emit_object(module)
         except RuntimeError as error:
-            raise EngineError(f"LLVM does not compile {name}: {error}") from error
+            raise EngineError(f"LLVM does not compile the kernels: {error}") from error
         return code
 
-    def _link(self, objects: dict[str, bytes]) -> None:
-        """Link objects and enter the addresses of their symbols, which the linker has checked."""
+    def _linked(self, objects: dict[str, ObjectFile]) -> dict[str, dict[str, int]]:
+        """The addresses of the kernels of objects, which the linker has checked."""
         builder = self._llvm.JITLibraryBuilder()
-        for name, content in objects.items():
-            code = content
-            if name.startswith("k"):
-                needed, _, code = content.partition(b"\n")
-                for table in needed.decode().split(",") if needed else ():
-                    tables.need(table)
-            builder.add_object_img(code)
-            builder.export_symbol(name)
+        for file in objects.values():
+            builder.add_object_img(file.content)
+            for name in file.kernels:
+                builder.export_symbol(name)
         self._libraries += 1
         try:
             linked = builder.link(self._linker, f"warploom{self._libraries}")
-            found = {name: int(linked[name]) for name in objects}
+            found = {each: {name: int(linked[name]) for name in file.kernels} for each, file in objects.items()}
         except (RuntimeError, KeyError, TypeError) as error:
             raise EngineError(f"LLVM does not link the kernels: {error}") from error
-        if not all(found.values()):
+        if not all(address for names in found.values() for address in names.values()):
             raise EngineError("LLVM's linker has no address for a kernel")
         self._links.append(linked)
-        self._addresses |= found
-
-    def _known(self) -> dict[str, bytes]:
-        """The objects of this computer's kernels, from the cache at first."""
-        if self._objects is None:
-            self._objects = self._read()
-        return self._objects
-
-    def _read(self) -> dict[str, bytes]:
-        """The objects in the cache, which has verified the checksum of its entry and who wrote it."""
-        place = store()
-        content = None if place is None else place.get(("engine", self.version))
-        if content is None:
-            return {}
-        head, _, rest = content.partition(b"\n")
-        objects, at = dict[str, bytes](), 0
-        for name, size in json.loads(head).items():
-            objects[name], at = rest[at : at + size], at + size
-        return objects
-
-    def _save(self) -> None:
-        """Add this process's kernels to those that the cache holds by now."""
-        place = store()
-        if place is not None:
-            objects = self._read() | self._known()
-            head = json.dumps({name: len(code) for name, code in objects.items()})
-            place.put(("engine", self.version), head.encode() + b"\n" + b"".join(objects.values()))
+        return found

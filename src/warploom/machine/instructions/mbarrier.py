@@ -224,7 +224,7 @@ class Mbarrier(Waitable):
                 address = self.cta.rank << RANK_SHIFT | self.offset
                 self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
             now = self.phase if phase is None else phase
-            reporter.tell(kind, verb, barrier=self.label, phase=now, count=count, operation=operation, passed=passed)
+            reporter.at_barrier(kind, verb, self.label, now, count, operation, passed)
 
     @property
     def name(self) -> str:

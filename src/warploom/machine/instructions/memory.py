@@ -69,7 +69,7 @@ class Spaces:
         space = self.space
         if space == "shared":
             g.grid.count_local_effect()
-        else:
+        elif space:  # a generic store is one to each space that its addresses are in
             g.grid.effects += 1
         if space == "global":
             live = mask if mask is not None else g.mask

@@ -313,13 +313,14 @@ def load(op: Op) -> Run:
         if simple and g.grid.immediate and mask is not None and again(g, mask, dst, where, coords, barrier):
             return
         routines, lane = _alone(g, mask) if plain else _NOT_ALONE
-        if routines is not None:
+        if routines is not None and mask is not None:
             to = dst if dst.__class__ is int else int(dst[lane])
             signal = barrier if barrier.__class__ is int else int(barrier[lane])
             if to >= SHARED_WINDOW or signal >= SHARED_WINDOW:
                 to, signal = shared_address(to), shared_address(signal)
             from_ = where if where.__class__ is int else int(where[lane])
-            if at_once(g, routines, lane, to, from_, _coordinates(coords, lane), signal):
+            places = _coordinates(coords, lane)
+            if again(g, mask, to, from_, places, signal) or at_once(g, routines, lane, to, from_, places, signal):
                 return
         ctas = rest[0] if multicast else None
         for lane in issuers(g, mask):

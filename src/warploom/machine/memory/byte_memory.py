@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
+from warploom.machine.memory import guard_pages
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -41,9 +42,12 @@ WINDOW_BYTES = 1 << 32
 
 def padded(size: int, *, zero: bool = False) -> Bytes:
     """Bytes, uninitialised or zero, 16-byte aligned and a multiple of 16 long, so that every width has a view."""
-    raw: Bytes = (np.zeros if zero else np.empty)(((size + 15) & ~15) + 64, np.uint8)
+    whole = (size + 15) & ~15
+    if guard_pages.are_wanted():  # they are aligned, and zero
+        return guard_pages.empty(whole, np.uint8)
+    raw: Bytes = (np.zeros if zero else np.empty)(whole + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + ((size + 15) & ~15)]
+    return raw[start : start + whole]
 
 
 @dataclass(slots=True)

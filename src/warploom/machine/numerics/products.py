@@ -223,10 +223,18 @@ def products(a: Array, b: Array, a_element: str, b_element: str) -> Array:
         return _any_order_each(a, b)
     left, right = a.astype(np.float64), b.astype(np.float64)
     total = _any_order_each(left, right)
-    if known > _EXACT and k * _size(a, a_bits) * _size(b, b_bits) > _EXACT:
+    if known > _EXACT and not _fit_together(a, b, a_bits, b_bits) and k * _size(a, a_bits) * _size(b, b_bits) > _EXACT:
         long = ~(k * _sizes(a, (1, 2)) * _sizes(b, (1, 2)) < _EXACT)
         total[long] = _in_order(left[long], right[long])
     return _rounded(total)
+
+
+def _fit_together(a: Array, b: Array, a_bits: int | None, b_bits: int | None) -> bool:
+    """True if sums are exact by the size of all elements of both, which is measured faster than that of each."""
+    if a_bits is None or a_bits != b_bits:
+        return False
+    size = _size(np.concatenate((a.ravel(), b.ravel())), a_bits)
+    return size * size <= _EXACT // int(a.shape[2])
 
 
 def _rounded(total: Array) -> Array:

@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
+from warploom.machine.engine.objects import OPTIMISED
+from warploom.machine.routines.called import WEIGHT
 
 if TYPE_CHECKING:
-    from warploom.machine.engine.native import Engine
+    from warploom.machine.engine.native import Engine, Kernel
 
 Array = npt.NDArray[Any]
 
@@ -93,17 +95,25 @@ def base_of(array: Array) -> Base:
     return address_of(array), array.nbytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Prepared:
     """A list that is ready: its entries, what they refer to, and the bytes that it needs of each base."""
 
     entries: Array
     address: int
-    count: int
+    routines: list[Kernel]
+    """The routine of each entry."""
     kept: tuple[Array, ...]
     reach: tuple[int, ...]
     scratch: int
     """Doubles that it computes."""
+    quick: bool = True
+    """True if routines may not be optimised yet."""
+
+    def enter_addresses(self) -> None:
+        """Call routines where they are now."""
+        self.entries[:, 0] = [routine.address for routine in self.routines]
+        self.quick = any(routine.level < OPTIMISED for routine in self.routines)
 
 
 class Calls:
@@ -129,8 +139,12 @@ class Calls:
             self._room = 2 * prepared.scratch
             self._scratch = np.empty(self._room)
             self._scratch_at = address_of(self._scratch)
-        given = self._packs[len(bases)](prepared.address, prepared.count, 0, *addresses, self._scratch_at)
+        given = self._packs[len(bases)](prepared.address, len(prepared.routines), 0, *addresses, self._scratch_at)
         self._run(given, None)
+        if prepared.quick:
+            self._engine.callers.add(prepared)
+            prepared.enter_addresses()
+            self._engine.count(prepared.routines, [WEIGHT] * len(prepared.routines))
         return True
 
 
@@ -138,7 +152,7 @@ class Sequence:
     """Collects the calls of a list."""
 
     def __init__(self, bases: int) -> None:
-        self._calls: list[tuple[int, tuple[Argument, ...]]] = []
+        self._calls: list[tuple[Kernel, tuple[Argument, ...]]] = []
         self._kept: list[Array] = []
         self._reach = [0] * bases
         self._scratch = 0
@@ -166,8 +180,8 @@ class Sequence:
         """Note that the list uses so many bytes of a base."""
         self._reach[base - 1] = max(self._reach[base - 1], end)
 
-    def call(self, routine: int, *given: Argument) -> None:
-        """Add the routine at an address, with its arguments."""
+    def call(self, routine: Kernel, *given: Argument) -> None:
+        """Add a routine with its arguments."""
         if len(given) > _MOST_ARGUMENTS:
             raise ValueError(f"a routine with {len(given)} arguments")
         self._calls.append((routine, given))
@@ -175,10 +189,10 @@ class Sequence:
     def prepared(self) -> Prepared:
         """The list."""
         entries = np.zeros((len(self._calls), _ENTRY), np.int64)
-        for entry, (routine, given) in zip(entries, self._calls, strict=True):
+        for entry, (_, given) in zip(entries, self._calls, strict=True):
             pairs = [(each, 0) if isinstance(each, int) else each for each in given]
-            entry[0] = routine
             entry[1 : 1 + 2 * len(pairs)] = np.array(pairs, np.int64).reshape(-1)
-        return Prepared(
-            entries, address_of(entries), len(self._calls), tuple(self._kept), tuple(self._reach), self._scratch
-        )
+        routines = [routine for routine, _ in self._calls]
+        made = Prepared(entries, address_of(entries), routines, tuple(self._kept), tuple(self._reach), self._scratch)
+        made.enter_addresses()
+        return made

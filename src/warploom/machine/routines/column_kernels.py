@@ -115,5 +115,5 @@ class Columns:
             return None
         result = sequence.room(columns * 32 // BITS[element] * lanes.rows)
         given = words, columns, stride, lanes.blocks, lanes.height, lanes.pitch, result
-        sequence.call(self._engine.address(Unpack(element)), *given)
+        sequence.call(self._engine.routine(Unpack(element)), *given)
         return result, lanes.rows

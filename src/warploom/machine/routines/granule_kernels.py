@@ -6,7 +6,6 @@ made from a layout and checked against the memory: nothing is decoded here.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
 from warploom.machine.memory.byte_memory import FlatMemory
 from warploom.machine.routines.call_lists import Argument, Sequence
+from warploom.machine.routines.called import Called
 from warploom.machine.routines.tensor_elements import BITS, PACKED, decoded, unpacked
 
 if TYPE_CHECKING:
@@ -373,12 +373,11 @@ class Granules:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
-        self._copy, self._store = (self._prototype(engine.address(BoxCopy(each))) for each in (False, True))
+        self._copy, self._store = (Called(engine, BoxCopy(each)) for each in (False, True))
         self._pack_copy, self._pack_gather = struct.Struct("=6Q").pack, struct.Struct("=5Q").pack
         self._pack_lanes = struct.Struct("=9Q").pack
-        self._gathers: dict[Gather, Any] = {}
-        self._lane_copies: dict[int, Any] = {}
+        self._gathers: dict[Gather, Called] = {}
+        self._lane_copies: dict[int, Called] = {}
 
     def copy_box(
         self, source: int, offsets: int, rows: int, granules: int, target: int, places: int, *, stores: bool
@@ -387,11 +386,11 @@ class Granules:
         the caller has checked.
         """
         given = self._pack_copy(source, offsets, rows, granules, target, places)
-        (self._store if stores else self._copy)(given, None)
+        (self._store if stores else self._copy)(given)
 
     def load_box(self, source: int, offsets: int, rows: int, granules: int, target: int, places: int) -> None:
         """`copy_box` to the target."""
-        self._copy(self._pack_copy(source, offsets, rows, granules, target, places), None)
+        self._copy(self._pack_copy(source, offsets, rows, granules, target, places))
 
     def copy_lanes(
         self,
@@ -413,14 +412,13 @@ class Granules:
         if not (counts is None or _is_row(counts, np.uint32, lanes)):
             return -1
         if size not in self._lane_copies:
-            self._lane_copies[size] = self._prototype(self._engine.address(LaneCopy(size)))
+            self._lane_copies[size] = Called(self._engine, LaneCopy(size))
         given = self._pack_lanes(
             address_of(targets), address_of(sources), 0 if mask is None else address_of(mask),
             0 if counts is None else address_of(counts), len(targets), address_of(regions.header), shared.base,
             shared.size, address_of(shared.data),
         )  # fmt: skip
-        moved: int = self._lane_copies[size](given, None)
-        return moved
+        return self._lane_copies[size](given)
 
     def convert(
         self, sequence: Sequence, base: int, first: int, places: Array, form: Gather, result: Argument | None = None
@@ -439,7 +437,7 @@ class Granules:
             result = sequence.room(outer * count)
         sequence.needs(base, (first + int(places.max()) + 1) * GRANULE)
         given = (first * GRANULE, base), sequence.keep(places), outer, inner, result
-        sequence.call(self._engine.address(form), *given)
+        sequence.call(self._engine.routine(form), *given)
         return result, stride
 
     def gather(
@@ -452,12 +450,12 @@ class Granules:
         if not form.is_possible or (form.transposed and outer % _TRANSPOSED):
             return None
         if form not in self._gathers:
-            self._gathers[form] = self._prototype(self._engine.address(form))
+            self._gathers[form] = Called(self._engine, form)
         count = inner * PER_GRANULE[form.element]
         if out is None:
             out = np.empty((count, outer) if form.transposed else (outer, count))
         given = self._pack_gather(
             address_of(granules) + first * GRANULE, address_of(places), outer, inner, address_of(out)
         )
-        self._gathers[form](given, None)
+        self._gathers[form](given)
         return out

@@ -9,7 +9,6 @@ do.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.routines.call_lists import Argument, Sequence
+from warploom.machine.routines.called import Called
 from warploom.machine.routines.tensor_elements import decoded_floats, half_codes, rounded_halves
 
 if TYPE_CHECKING:
@@ -443,9 +443,12 @@ class Products:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine  # its code exists as long as it does
         self._pack = struct.Struct(f"={len(_ARGUMENTS)}Q").pack
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
-        self._add, self._add_fragments = (prototype(engine.address(Multiply(each))) for each in (False, True))
-        self._add_halves = prototype(engine.address(Multiply(False, "f16")))
+        self._routines: dict[Multiply, Called] = {}
+
+    def _routine(self, form: Multiply) -> Called:
+        if form not in self._routines:
+            self._routines[form] = Called(self._engine, form)
+        return self._routines[form]
 
     def multiply(
         self,
@@ -467,7 +470,7 @@ class Products:
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(False, d_type)),
+            self._engine.routine(Multiply(False, d_type)),
             *a, *b, *d, rows, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
@@ -490,7 +493,7 @@ class Products:
             raise ValueError("matrices of another shape than the routine takes")
         sign = _SIGN if negative else 0
         sequence.call(
-            self._engine.address(Multiply(True, d_type)),
+            self._engine.routine(Multiply(True, d_type)),
             *a, *b, *words, 64, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
@@ -525,12 +528,11 @@ class Products:
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
         panel = np.empty(self._panel(whole))
-        (self._add if d_type == "f32" else self._add_halves)(
+        self._routine(Multiply(False, d_type))(
             self._pack(
                 address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(d), d.strides[0] >> 2,
                 rows, columns, whole // steps, steps, address_of(panel), accumulate, _SIGN if negative else 0,
-            ),
-            None,
+            )
         )  # fmt: skip
 
     def add_fragments(
@@ -544,11 +546,10 @@ class Products:
         if not (fits and unit and types and steps > 0 and whole and whole % steps == 0):
             raise ValueError("matrices of another shape or layout than the routine takes")
         panel = np.empty(self._panel(whole))
-        self._add_fragments(
+        self._routine(Multiply(True))(
             self._pack(
                 address_of(a), a.strides[0] >> 3, address_of(b), b.strides[0] >> 3, address_of(words),
                 words.strides[0] >> 2, rows, columns, whole // steps, steps, address_of(panel), accumulate,
                 _SIGN if negative else 0,
-            ),
-            None,
+            )
         )  # fmt: skip

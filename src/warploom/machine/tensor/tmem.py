@@ -16,6 +16,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.tmem import COLUMN_MASK, LANE_MASK, LANE_SHIFT
 from warploom.machine.core.events import Touch
 from warploom.machine.core.group import Waitable
+from warploom.machine.memory import guard_pages
 from warploom.machine.routines.call_lists import base_of
 from warploom.ptx.isa.table import Op
 
@@ -47,7 +48,8 @@ class Tmem(Waitable):
         machine = cta.grid.machine
         self.cta = cta
         self.columns = machine.tensor_columns
-        self.cells: Words = np.full((self.columns, machine.tensor_lanes), POISON, np.uint32)
+        self.cells: Words = guard_pages.empty((self.columns, machine.tensor_lanes), np.uint32)
+        self.cells.fill(POISON)
         self.words: Words = self.cells.T
         self.base = base_of(self.cells)
         self.owned = 0

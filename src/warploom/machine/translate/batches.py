@@ -18,7 +18,7 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import DTYPES, Writer, literal
 from warploom.machine.translate.functions import column, fixed, on_arrays, row_numbers
 from warploom.ptx.analysis.uniformity import CONVOY
-from warploom.ptx.isa.table import BITS, Op, Slot
+from warploom.ptx.isa.table import BITS, Form, Op, Slot
 from warploom.ptx.syntax.model import Immediate, Register, Special, Symbol
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _FEWEST, _MOST = 4, 128
 _INPUTS = ("in", "pred", "immediate")
+_SINGLE = (Register, Immediate, Special, Symbol)
+_SHAPES: dict[int, bool] = {}
+"""By the identity of a row of the table, which lives as long as the process."""
 _WHOLE = frozenset({"u16", "s16", "u32", "s32", "u64", "s64", "b16", "b32", "b64"})
 
 
@@ -35,15 +38,22 @@ def _inputs(op: Op) -> list[Slot]:
 
 def _has_the_shape(op: Op) -> bool:
     """True for an unguarded arithmetic instruction with one register as its result."""
-    if op.instruction.guard is not None or op.family not in alu.FAMILIES or op.family in MEANINGS:
+    form = op.form
+    if op.instruction.guard is not None or not _may_have_the_shape(form) or type(op.operands["d"]) is not Register:
         return False
-    outputs = [slot for slot in op.form.slots if slot.kind not in _INPUTS]
-    if [slot.name for slot in outputs] != ["d"] or not isinstance(op.operands["d"], Register):
+    if form.family == "setp" and (op["bool"] or alu.short_of(op, _inputs(op)) is None):
         return False
-    if op.family == "setp" and (op["bool"] or alu.short_of(op, _inputs(op)) is None):
-        return False
-    operands = [op.operands[slot.name] for slot in _inputs(op)]
-    return all(isinstance(operand, Register | Immediate | Special | Symbol) for operand in operands)
+    return all(operand is None or isinstance(operand, _SINGLE) for operand in op.operands.values())
+
+
+def _may_have_the_shape(form: Form) -> bool:
+    """True for a row of an arithmetic instruction with one result."""
+    known = _SHAPES.get(id(form))
+    if known is None:
+        outputs = [slot.name for slot in form.slots if slot.kind not in _INPUTS]
+        known = form.family in alu.FAMILIES and form.family not in MEANINGS and outputs == ["d"]
+        _SHAPES[id(form)] = known
+    return known
 
 
 def runs(ops: Sequence[Op], is_row: Callable[[str], bool]) -> Iterator[list[Op]]:

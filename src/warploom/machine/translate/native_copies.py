@@ -17,7 +17,8 @@ from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Address, Immediate, Register, Sink
 
 if TYPE_CHECKING:
-    from warploom.machine.translate.native_tables import Record, TableWriter, Word
+    from warploom.machine.translate.native_tables import TableWriter
+    from warploom.machine.translate.records import Record, Word
 
 
 _LARGEST_COPY = 16

@@ -9,12 +9,11 @@ instruction, for a fault most often: nothing of it has been done then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from warploom.hardware.mma_shapes import WARP_D_TYPES, WARP_MIXES, WARP_SHAPES
 from warploom.hardware.threads import WARP_LANES
@@ -40,6 +39,7 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
 from warploom.machine.translate.memory_access import Memory
 from warploom.machine.translate.native_copies import COPIES, LATE
+from warploom.machine.translate.records import IN_TABLE, BlockAt, Constant, Record, RecordAt, Table, Word
 from warploom.machine.translate.register_layout import Layout
 from warploom.machine.translate.uniform_slots import UniformSlots
 from warploom.ptx.analysis import control_flow as flows
@@ -67,74 +67,6 @@ _FENCES = frozenset({"fence", "fence.tensormap", "fence.proxy.async", "griddepco
 """Instructions that change nothing where memory has one view."""
 _IN_ORDER = frozenset({"wgmma.fence", "tcgen05.fence"})
 """Instructions that whole warps execute, and that change nothing where operations complete at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Constant:
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class _BlockAt:
-    """The distance to the first record of a block."""
-
-    block: int
-
-
-@dataclass(slots=True)
-class _RecordAt:
-    """The distance to a record whose number is known later."""
-
-    number: int = -1
-
-
-Word = int | _Constant | _BlockAt | _RecordAt
-"""A word of a record: a number, a scalar operand that is placed after the records, or the distance to a record."""
-
-
-@dataclass(slots=True)
-class Record:
-    """One instruction, or a part of one: its kernel, the words of its operands, its block, and for Python's the number
-    of its function.
-    """
-
-    op: Op | None
-    kernel: Kernel
-    words: list[Word]
-    block: int = -1
-    function: int = -1
-
-
-@dataclass(slots=True, eq=False)
-class Table:
-    """A program as records, the first record of each block, and where they are in memory."""
-
-    records: list[Record]
-    entries: list[int]
-    words: npt.NDArray[np.uint64]
-    starts: list[int]
-    """The host addresses of all records, and of the end."""
-    engine: Engine
-    """Kernels exist as long as it does."""
-    waiting: list[int]
-    """For each block the record that begins with its first instruction, if Python executes that; -1 if not."""
-    addresses: list[int] = field(init=False)
-    """The host addresses of the blocks."""
-    blocks_at: int = field(init=False)
-    """The host address of these."""
-    _blocks: npt.NDArray[np.int64] = field(init=False)
-    after: list[int] = field(init=False)
-    """For each record the host address of the next instruction's."""
-
-    def __post_init__(self) -> None:
-        self.addresses = [self.starts[entry] for entry in self.entries]
-        self._blocks = np.array(self.addresses, np.int64)
-        self.blocks_at = address_of(self._blocks)
-        self.after, records = [0] * len(self.records), self.records
-        for number in range(len(records) - 1, -1, -1):
-            same = number + 1 < len(records) and records[number].op is records[number + 1].op is not None
-            same = same and records[number].block == records[number + 1].block
-            self.after[number] = self.after[number + 1] if same else self.starts[number + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +170,7 @@ class TableWriter:
             self._instruction(blocks, op)
             at += 1
         following = block.next if block.next is not None else blocks.exit
-        self._add(None, self._known(("goto",), Goto), [*self._leaving(block), following, _BlockAt(following)])
+        self._add(None, self._known(("goto",), Goto), [*self._leaving(block), following, BlockAt(following)])
 
     def _add(self, op: Op | None, kernel: Kernel, words: list[Word]) -> Record:
         record = Record(op, kernel, words, len(self.entries) - 1)
@@ -256,7 +188,7 @@ class TableWriter:
             return
         taken = block.targets[0] if op.family == "bra" else exit_
         if guard is None:
-            self._add(op, self._known(("goto",), Goto), [*self._leaving(block), taken, _BlockAt(taken)])
+            self._add(op, self._known(("goto",), Goto), [*self._leaving(block), taken, BlockAt(taken)])
             return
         fall = block.next if block.next is not None else exit_
         if guard.negated:
@@ -265,7 +197,7 @@ class TableWriter:
         lanes, masked = place.file != "u", place.file != "u" and self.masked
         kernel = self._known(("branch", lanes, masked), lambda: Branch(lanes, masked))
         condition = place.index if lanes else uniform_word(place.index)
-        words: list[Word] = [*self._leaving(block), taken, _BlockAt(taken), fall, _BlockAt(fall), condition]
+        words: list[Word] = [*self._leaving(block), taken, BlockAt(taken), fall, BlockAt(fall), condition]
         record = self._add(op, kernel, words)
         if lanes:
             record.function = self._function(blocks, lambda: blocks.branch(block, op))
@@ -273,7 +205,10 @@ class TableWriter:
     def _function(self, blocks: BlockWriter, write: Callable[[], None]) -> int:
         """Write a function; its number."""
         blocks.begin_function(f"f{self.functions}")
+        begun = len(blocks.lines.text)
         write()
+        if len(blocks.lines.text) == begun:  # an instruction without a result
+            blocks.lines.add("pass")
         self.functions += 1
         return self.functions - 1
 
@@ -292,7 +227,7 @@ class TableWriter:
 
     def _instruction(self, blocks: BlockWriter, op: Op) -> None:
         """Write an instruction other than a branch."""
-        w, guard, skip = blocks.w, op.instruction.guard, _RecordAt()
+        w, guard, skip = blocks.w, op.instruction.guard, RecordAt()
         w.lines.op = op
         place = None if guard is None else self.layout.places[guard.register.name]
         made = self._made(w, op)
@@ -312,16 +247,17 @@ class TableWriter:
             self._open = False
         skip.number = len(self.records)
 
-    def _skip(self, op: Op, index: int, file: str, negated: bool, skip: _RecordAt) -> None:
+    def _skip(self, op: Op, index: int, file: str, negated: bool, skip: RecordAt) -> None:
         lanes = file != "u"
         kernel = self._known(("skip", lanes, lanes and self.masked), lambda: Skip(lanes, lanes and self.masked))
         self._add(op, kernel, [index if lanes else uniform_word(index), int(negated), skip])
 
     def _made(self, w: Writer, op: Op) -> list[Record] | None:
         """The records of an instruction, without a guard that all lanes share; None if Python must execute it."""
-        if op.family in NOTHING or (self.is_plain and op.family in _FENCES):
+        family = op.form.family
+        if family in NOTHING or (family in _FENCES and self.is_plain):
             return []
-        if self._at_once and op.family in _IN_ORDER and op.instruction.guard is None and not self.masked:
+        if family in _IN_ORDER and self._at_once and op.instruction.guard is None and not self.masked:
             return []
         if self._is_parameter(op):
             return self._parameter(op)
@@ -335,7 +271,7 @@ class TableWriter:
         if record is None:
             return None
         found = [record]
-        if self._logged and op.family in ("shfl", "elect"):
+        if self._logged and family in ("shfl", "elect"):
             found.insert(0, self._note(op))
         if isinstance(record.kernel.form, MatrixMove) and record.kernel.form.store:
             found.append(Record(op, self._known(("effect",), Effect), []))
@@ -346,23 +282,22 @@ class TableWriter:
         records = self.records
         self.engine.link(record.kernel for record in records)
         constants: dict[int, int] = {}
-        for record in records:
-            for word in record.words:
-                if isinstance(word, _Constant):
-                    constants.setdefault(word.value, len(constants))
         starts = list(accumulate((record.kernel.words for record in records), initial=0))
         found: list[int] = []
         for number, record in enumerate(records):
             at = len(found)
-            found += [record.kernel.address, number + 1]
+            found += (record.kernel.address, number + 1)
             for word in record.words:
-                if isinstance(word, int):
+                if type(word) is int:
                     found.append(word & _WORD)
-                elif isinstance(word, _Constant):
-                    found.append(constant_word(8 * (starts[-1] + constants[word.value] - at)))
+                elif isinstance(word, Constant):
+                    place = constants.setdefault(word.value, len(constants))
+                    found.append(constant_word(8 * (starts[-1] + place - at)))
                 else:
-                    target = self.entries[word.block] if isinstance(word, _BlockAt) else word.number
+                    assert isinstance(word, BlockAt | RecordAt)
+                    target = self.entries[word.block] if isinstance(word, BlockAt) else word.number
                     found.append(8 * (starts[target] - at) & _WORD)
+            record.words = IN_TABLE
         words = np.array([*found, *constants], np.uint64)
         first = address_of(words)
         return Table(records, self.entries, words, [first + 8 * at for at in starts], self.engine, self._waiting)
@@ -402,7 +337,8 @@ class TableWriter:
         d = op.operands.get("d")
         if isinstance(d, Register) and w.place(d).file != "u":
             return False
-        if op.family not in alu.FAMILIES and op.family not in _PARTED:
+        family = op.form.family
+        if family not in alu.FAMILIES and family not in _PARTED:
             return False
         guard = op.instruction.guard
         if guard is not None and w.place(guard.register).file != "u":
@@ -420,25 +356,18 @@ class TableWriter:
 
     def record(self, w: Writer, op: Op, last: list[Word]) -> Record | None:
         """An instruction as a record, with the words of its guard; None if the reference must execute it."""
-        if op.family in _MEMORY:
-            return self._access(w, op, last) if self._may_access(op) else None
-        if op.family == "bar.sync":
-            return None if last or self.masked or not self._alone else self._barrier(op)
-        if op.family in ("ldmatrix", "stmatrix"):
-            return None if last or self.masked else self._matrices(w, op)
-        if op.family == "mma.sync":
-            return None if last or self.masked else self._warp_mma(w, op)
-        if op.family == "shfl":
-            return None if last or self.masked or self.memory is Memory.NONE else self._shuffle(w, op)
-        if op.family == "elect":
-            return None if last or self.masked or self.memory is Memory.NONE else self._elect(w, op)
-        if op.family in alu.FAMILIES or op.family in _PARTED:
+        family = op.form.family
+        if family in alu.FAMILIES or family in _PARTED:
             return self._arithmetic(w, op, last)
-        if op.family in LATE and self.memory is Memory.LATE:
+        if family in _MEMORY:
+            return self._access(w, op, last) if self._may_access(op) else None
+        if family in _WHOLE_WARPS:
+            return None if last or self.masked else _WHOLE_WARPS[family](self, w, op)
+        if family in LATE and self.memory is Memory.LATE:
             usual = self._alone and not (last or self._logged or self.masked)
-            return LATE[op.family](self, w, op) if usual else None
-        if self._at_once and op.family in COPIES:
-            return COPIES[op.family](self, w, op, last)
+            return LATE[family](self, w, op) if usual else None
+        if self._at_once and family in COPIES:
+            return COPIES[family](self, w, op, last)
         return None
 
     def made(self, op: Op, form: Form, words: list[Word]) -> Record | None:
@@ -465,20 +394,20 @@ class TableWriter:
         """The entry in the log of an instruction that touches no memory."""
         return Record(op, self._known(("note",), Note), [self._numbers[id(op)]])
 
-    def _barrier(self, op: Op) -> Record | None:
+    def barrier(self, w: Writer, op: Op) -> Record | None:
         """`bar.sync` of all threads, by a group that has all of them."""
         index = op.operands["a"]
-        if id(op) in self._apart_after:
+        if not self._alone or id(op) in self._apart_after:
             return None
         if not isinstance(index, Immediate) or not 0 <= index.value < _NAMED_BARRIERS or op.operands["b"] is not None:
             return None
         words: list[Word] = [8 * int(index.value), *([self._numbers[id(op)]] if self._logged else [])]
         return Record(op, self._known(("bar", self._logged), lambda: Barrier(self._logged)), words)
 
-    def _shuffle(self, w: Writer, op: Op) -> Record | None:
+    def shuffle(self, w: Writer, op: Op) -> Record | None:
         """`shfl` of a row by all lanes of the warp."""
         members, d = op.operands["members"], op.operands["d"]
-        if not isinstance(members, Immediate) or members.value & _ALL_LANES != _ALL_LANES:
+        if self.memory is Memory.NONE or not isinstance(members, Immediate) or members.value & _ALL_LANES != _ALL_LANES:
             return None
         first, second = (d.first, d.second) if isinstance(d, Pair) else (d, Sink())
         if not isinstance(first, Register) or w.place(first).file != "a":
@@ -502,9 +431,11 @@ class TableWriter:
         kernel = self._kernel(("shfl", op["mode"], lane, bounds, predicate), make)
         return None if kernel is None else Record(op, kernel, words)
 
-    def _elect(self, w: Writer, op: Op) -> Record | None:
+    def elect(self, w: Writer, op: Op) -> Record | None:
         """`elect` by all lanes of the warp."""
         members, d = op.operands["members"], op.operands["d"]
+        if self.memory is Memory.NONE:
+            return None
         if not isinstance(members, Immediate) or members.value & _ALL_LANES != _ALL_LANES or not isinstance(d, Pair):
             return None
         if not isinstance(d.second, Register) or w.place(d.second).file != "p":
@@ -518,7 +449,7 @@ class TableWriter:
         words.append(w.place(d.second).index)
         return Record(op, self._known(("elect", result), lambda: Elect(result)), words)
 
-    def _matrices(self, w: Writer, op: Op) -> Record | None:
+    def matrices(self, w: Writer, op: Op) -> Record | None:
         """`ldmatrix` or `stmatrix` of 8 × 8 matrices in the CTA's own shared memory."""
         store = op.family == "stmatrix"
         if self.memory is Memory.NONE or (store and not self.memory.has_stores):
@@ -543,7 +474,7 @@ class TableWriter:
         words += [self._numbers[id(op)]] if self._logged else []
         return Record(op, kernel, words)
 
-    def _warp_mma(self, w: Writer, op: Op) -> Record | None:
+    def warp_mma(self, w: Writer, op: Op) -> Record | None:
         """`mma.sync` of 16 rows with D of f32, f16 or s32, all of whose operands but C differ by lane."""
         a_type, b_type, d_type = op["a_type"], op["b_type"], op["d_type"]
         shape = next(
@@ -692,7 +623,7 @@ class TableWriter:
                 return place.file, place.index * ITEM_BYTES[place.file]
             case Immediate():
                 value = int(bool(operand.value)) if type_ == "pred" else literal(operand, type_)
-                return "k", _Constant(value & _WORD)
+                return "k", Constant(value & _WORD)
             case Negated(register):
                 place = w.place(register)
                 if place.file == "u":
@@ -756,6 +687,17 @@ class TableWriter:
             return None
         number: list[Word] = [self._numbers[id(op)]] if self._logged else []
         return Record(op, kernel, words + last + number)
+
+
+_WHOLE_WARPS: dict[str, Callable[[TableWriter, Writer, Op], Record | None]] = {
+    "bar.sync": TableWriter.barrier,
+    "ldmatrix": TableWriter.matrices,
+    "stmatrix": TableWriter.matrices,
+    "mma.sync": TableWriter.warp_mma,
+    "shfl": TableWriter.shuffle,
+    "elect": TableWriter.elect,
+}
+"""Instructions of whole warps without a guard of lanes."""
 
 
 def _type_of(op: Op, slot: Slot) -> str:

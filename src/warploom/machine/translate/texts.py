@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
-from warploom.machine.translate.native_tables import Record, Table
+from warploom.machine.translate.records import IN_TABLE, Record, Table
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
-    from warploom.machine.engine.native import Engine, Form
+    from warploom.machine.engine.native import Engine, Form, Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class StoredTable:
     @staticmethod
     def of(table: Table, numbers: dict[int, int]) -> StoredTable:
         """A table, with the numbers of instructions by the identity of their `Op`."""
-        forms: dict[Form, int] = {}
+        numbered: dict[Kernel, int] = {}
         records = table.records
-        kernels = [forms.setdefault(record.kernel.form, len(forms)) for record in records]
+        kernels = [numbered.setdefault(record.kernel, len(numbered)) for record in records]
         starts = np.array(table.starts, np.int64) - table.starts[0]
         words = table.words.copy()
         words[starts[:-1] // 8] = 0
         return StoredTable(
             table.engine.version,
-            list(forms),
+            [kernel.form for kernel in numbered],
             np.array(kernels, np.uint32),
             np.array([-1 if record.op is None else numbers[id(record.op)] for record in records], np.int32),
             np.array([record.block for record in records], np.int32),
@@ -85,7 +85,7 @@ class StoredTable:
         words = self.words.copy()
         words[self.starts[:-1] // 8] = np.array([kernel.address for kernel in known], np.uint64)[self.kernels]
         rows = zip(self.ops.tolist(), self.kernels.tolist(), self.blocks.tolist(), self.functions.tolist(), strict=True)
-        records = [Record(ops[op] if op >= 0 else None, known[kernel], [], *place) for op, kernel, *place in rows]
+        records = [Record(ops[op] if op >= 0 else None, known[kernel], IN_TABLE, *place) for op, kernel, *place in rows]
         starts = (self.starts + address_of(words)).tolist()
         return Table(records, self.entries, words, starts, engine, self.waiting)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -29,15 +29,16 @@ from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
 from warploom.machine.translate.memory_access import Memory
 from warploom.machine.translate.native_tables import TableWriter
+from warploom.machine.translate.records import Table
 from warploom.machine.translate.register_layout import Layout, lay_out
 from warploom.machine.translate.texts import StoredText, Text
-from warploom.machine.translate.uniform_slots import UniformSlots, leaves
+from warploom.machine.translate.uniform_slots import UniformSlots, named_in
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.lockstep import Lockstep, lockstep
-from warploom.ptx.analysis.meeting_loops import meeting_loops
+from warploom.ptx.analysis.polling_loops import polling_loops
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence, asynchronous_registers
@@ -96,6 +97,10 @@ _PART_BLOCKS, _PART_LINES = 256, 4096
 """The blocks that share one `make`: compile time grows with the product of its functions and names."""
 
 
+_COUNTED_TOGETHER = 1 << 14
+"""Instructions of warps for which the executions of kernels are counted together."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Flavour:
     """A way of execution: NumPy alone, or native kernels (`engine`) with some of the accesses to memory (`memory`).
@@ -140,6 +145,8 @@ class Program:
     """Whole texts as they are on disk."""
     _texts: dict[str, Text] = field(default_factory=dict)
     _unstored: set[str] = field(default_factory=set)
+    _uncounted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    """Executions of blocks by warps that are not counted for kernels yet."""
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
@@ -158,6 +165,14 @@ class Program:
                     self._unstored.add(name)
             self._texts[name] = found
         return self._texts[name]
+
+    def count(self, blocks: npt.NDArray[np.int64], tables: Iterable[Table]) -> None:
+        """Count executions of blocks by warps for the kernels of tables, many launches of a small program together."""
+        self._uncounted = self._uncounted + blocks
+        if int((self._uncounted * self.cost_array).sum(dtype=np.int64)) >= _COUNTED_TOGETHER:
+            counted, self._uncounted = self._uncounted, np.zeros_like(blocks)
+            for table in tables:
+                table.count(counted)
 
     def alone(self, op: Op, *, masked: bool) -> Text:
         """One instruction by the reference, for native code that has left it."""
@@ -313,9 +328,9 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
-    def meeting_loops(self) -> frozenset[int]:
-        """The blocks of loops in which threads meet and memory is read."""
-        return meeting_loops(self.flow)
+    def polling_loops(self) -> frozenset[int]:
+        """The blocks of loops in which warps may poll with an effect."""
+        return polling_loops(self.flow)
 
     def shared_needs(self, block: int) -> tuple[int, ...]:
         """The uniform integers that a block or a later one may still read."""
@@ -365,17 +380,17 @@ class Program:
     @cached_property
     def specials(self) -> frozenset[str]:
         """The special registers that are read."""
-        ops = (op for block in self.flow.blocks for op in block.ops)
-        return frozenset(leaf.name for op in ops for leaf in leaves(op.operands.values()) if isinstance(leaf, Special))
+        return frozenset(each.name for _, each in self._named if isinstance(each, Special))
 
     @cached_property
     def _symbols(self) -> dict[str, Op]:
         """The variables that are named, each with an instruction that does."""
-        ops = (op for block in self.flow.blocks for op in block.ops)
-        named = ((op, slot.name) for op in ops for slot in op.form.slots if slot.kind != "label")
-        return {
-            leaf.name: op for op, name in named for leaf in leaves((op.operands[name],)) if isinstance(leaf, Symbol)
-        }
+        return {each.name: op for op, each in self._named if isinstance(each, Symbol)}
+
+    @cached_property
+    def _named(self) -> list[tuple[Op, Special | Symbol]]:
+        """The special registers and variables that instructions name."""
+        return [(op, each) for op in self.ops for each in named_in(op)]
 
     def make(
         self, text: Text, wrap: Callable[[Op, Any], Any] | None = None
@@ -479,11 +494,11 @@ def _is_visible(op: Op) -> bool:
 def _check_modelled(flow: Flow, file: str) -> None:
     for block in flow.blocks:
         for op in block.ops:
-            where = op.instruction.loc or Loc(file, op.instruction.line)
-            if op.family not in MEANINGS and op.family not in WRITERS and op.family not in alu.FAMILIES:
-                raise Diag.NOT_MODELLED.error(where, what=f"`{op.instruction.opcode}`")
-            for operand in leaves(op.operands.values()):
-                if not isinstance(operand, Special) or operand.name in _MODELLED:
-                    continue
-                if operand.name.startswith(_UNMODELLED):
-                    raise Diag.NOT_MODELLED.error(where, what=f"the special register `{operand}`")
+            family = op.form.family
+            if family not in MEANINGS and family not in WRITERS and family not in alu.FAMILIES:
+                what = f"`{op.instruction.opcode}`"
+                raise Diag.NOT_MODELLED.error(op.instruction.loc or Loc(file, op.instruction.line), what=what)
+            for each in named_in(op):
+                if isinstance(each, Special) and each.name not in _MODELLED and each.name.startswith(_UNMODELLED):
+                    what = f"the special register `{each}`"
+                    raise Diag.NOT_MODELLED.error(op.instruction.loc or Loc(file, op.instruction.line), what=what)

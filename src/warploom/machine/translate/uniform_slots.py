@@ -4,7 +4,7 @@ registers, addresses of variables and kernel parameters that instructions name, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from warploom.machine.translate.expressions import CLOCKS, CTA_SPECIALS
 from warploom.machine.translate.register_layout import Layout
 from warploom.ptx.isa.table import BITS, Op
-from warploom.ptx.syntax.model import Address, Arguments, Kernel, Register, Special, Symbol, Vector
+from warploom.ptx.syntax.model import Address, Arguments, Immediate, Kernel, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
@@ -22,16 +22,22 @@ Uniforms = npt.NDArray[np.uint64]
 _WORD = (1 << 64) - 1
 
 
-def leaves(operands: Iterable[object]) -> Iterator[object]:
-    """Operands, and what stands inside brace lists, argument lists and addresses."""
-    for operand in operands:
-        if isinstance(operand, Vector | Arguments):
-            yield from operand.items
+def named_in(op: Op) -> list[Special | Symbol]:
+    """The special registers and variables that an instruction names, also in brace lists and addresses; no labels."""
+    found: list[Special | Symbol] = []
+    for name, operand in op.operands.items():
+        kind = type(operand)
+        if kind is Register or kind is Immediate or operand is None:
+            continue
+        if isinstance(operand, Special | Symbol):
+            if not any(slot.name == name and slot.kind == "label" for slot in op.form.slots):
+                found.append(operand)
+        elif isinstance(operand, Vector | Arguments):
+            found += [item for item in operand.items if isinstance(item, Special | Symbol)]
         elif isinstance(operand, Address):
-            yield operand.base
-            yield from operand.coordinates.items if operand.coordinates is not None else ()
-        else:
-            yield operand
+            items = (operand.base, *(() if operand.coordinates is None else operand.coordinates.items))
+            found += [item for item in items if isinstance(item, Special | Symbol)]
+    return found
 
 
 class UniformSlots:
@@ -43,11 +49,11 @@ class UniformSlots:
         self._known: dict[tuple[Any, ...], int] = {}
         self._loads: dict[int, int] = {}
         for number, op in enumerate(ops):
-            for leaf in leaves(op.operands[slot.name] for slot in op.form.slots if slot.kind != "label"):
-                if isinstance(leaf, Special) and leaf.name not in lane_specials and leaf.name not in CLOCKS:
-                    self._number("special", leaf.name)
-                elif isinstance(leaf, Symbol):
-                    self._number("symbol", leaf.name, leaf.offset)
+            for each in named_in(op):
+                if isinstance(each, Symbol):
+                    self._number("symbol", each.name, each.offset)
+                elif each.name not in lane_specials and each.name not in CLOCKS:
+                    self._number("special", each.name)
             if (found := self._parameter(op)) is not None:
                 name, offset, width = found
                 self._number("symbol", name, offset)

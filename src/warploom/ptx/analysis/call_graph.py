@@ -101,6 +101,16 @@ class CallGraph:
         calls = (each for each in function.instructions if is_call(each))
         return [name for call in calls for name in self.reached(function, call) if name in self.functions]
 
+    def size(self, kernel: Kernel) -> int:
+        """The number of statements of a kernel and of the functions that it may call, each once."""
+        seen, stack = {kernel.name: kernel}, [kernel]
+        while stack:
+            for name in self._called(stack.pop()):
+                if name not in seen:
+                    seen[name] = self.functions[name]
+                    stack.append(seen[name])
+        return sum(len(each.body or ()) for each in seen.values())
+
     def length(self, function: Kernel, known: dict[str, int], depth: int = 0) -> int:
         """The number of statements of a function after inlining; recursive functions count once."""
         if function.name not in known and depth <= DEEPEST:

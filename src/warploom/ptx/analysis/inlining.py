@@ -1,7 +1,8 @@
 """Inlining: device functions are copied to their call sites.
 
 So the emulator needs no call stack, and the uniformity analysis sees through calls. An indirect call becomes a chain of
-comparisons with its possible targets. Recursive functions are not inlined and use a stack: see `recursion`.
+comparisons with its possible targets. Recursive functions, and those of very long kernels, are not inlined and use a
+stack: see `recursion`.
 """
 
 from __future__ import annotations
@@ -29,17 +30,23 @@ from warploom.ptx.syntax.model import (
 from warploom.ptx.syntax.renaming import renamed
 
 MOST_INSTRUCTIONS = 1 << 18
-"""The most instructions after inlining; a few functions that call each other could otherwise become billions."""
+"""The most instructions of a kernel and its functions."""
+MOST_INLINED = 1 << 17
+"""The most after inlining: a longer kernel, such as ConSan's, has every function once, and calls have a stack."""
+MOST_EXPANDED = 1 << 22
+"""The same for any kernel; a few functions that call each other could otherwise execute billions."""
 
 
 def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
     """The kernel without calls, except those of system functions."""
     graph = CallGraph(module)
-    if graph.length(kernel, {}) > MOST_INSTRUCTIONS:
-        raise Diag.TOO_LONG.error(Loc(file, kernel.line), name=kernel.name, most=MOST_INSTRUCTIONS)
+    length = graph.length(kernel, {})
+    for found, most in ((length, MOST_EXPANDED), (graph.size(kernel), MOST_INSTRUCTIONS)):
+        if found > most:
+            raise Diag.TOO_LONG.error(Loc(file, kernel.line), name=kernel.name, most=most)
     if not any(is_call(instruction) for instruction in kernel.instructions):
         return kernel
-    worker = _Inliner(graph, file)
+    worker = _Inliner(graph, file, inlines=length <= MOST_INLINED)
     placed = worker.expanded(kernel)
     if not worker.apart:
         return placed
@@ -51,8 +58,8 @@ def inline(module: Module, kernel: Kernel, file: str = "<ptx>") -> Kernel:
 
 
 class _Inliner:
-    def __init__(self, graph: CallGraph, file: str) -> None:
-        self.graph, self.file = graph, file
+    def __init__(self, graph: CallGraph, file: str, *, inlines: bool) -> None:
+        self.graph, self.file, self.inlines = graph, file, inlines
         self.registers: list[tuple[str, str]] = []
         self.variables: list[Variable] = []
         self.apart: set[str] = set()
@@ -97,7 +104,7 @@ class _Inliner:
                 what=f"`{function.name}` takes {len(function.params)} parameters and gives {len(function.results)}",
                 takes="as many arguments as the function declares",
             )
-        if name in self.graph.recursive:
+        if name in self.graph.recursive or not self.inlines:
             self.apart.add(name)
             return [call]
         if len(path) > DEEPEST:

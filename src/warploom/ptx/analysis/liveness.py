@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warploom.ptx.analysis.control_flow import Flow
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.uniformity import registers_in, written
 from warploom.ptx.isa.table import Op
-
-_READS = ("in", "pred", "address", "tensor", "ins", "inout", "rows")
 
 
 def read(op: Op) -> list[str]:
     """The registers that an instruction reads, its guard included."""
-    found = [op.instruction.guard.register.name] if op.instruction.guard is not None else []
-    for slot in op.form.slots:
-        if slot.kind in _READS:
-            found += registers_of(op.operands[slot.name])
-    return found
+    guard, form = op.instruction.guard, op.form
+    found = registers_in(op, (*form.read, *form.rows) if form.rows else form.read)
+    return found if guard is None else [guard.register.name, *found]
 
 
 def live_at_entry(flow: Flow, names: Sequence[str]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""Recursive functions: each is appended once to the kernel, and every activation has a frame on a stack.
+"""Functions that are not inlined, such as recursive ones: each is appended once to the kernel, and every activation has
+a frame on a stack.
 
 A frame holds the number of the return point, parameters and results, the function's variables and, during a call, the
 registers that are live after it. All of it is written in PTX, so that no other part of the emulator handles calls.
@@ -43,7 +44,7 @@ _SCRATCH = {size: (Register(f"recursion$copied{size}"), f"b{max(8 * size, 16)}")
 
 @dataclass
 class _Function:
-    """A recursive function: the layout of its frame, and its possible return points in the kernel."""
+    """A function that is not inlined: the layout of its frame, and its possible return points in the kernel."""
 
     kernel: Kernel
     places: dict[str, int] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class _Function:
 
 
 def with_stack(kernel: Kernel, functions: dict[str, Kernel], file: str) -> Kernel:
-    """The kernel with the recursive functions appended, and jumps to and from them instead of calls."""
+    """The kernel with these functions appended, and jumps to and from them instead of calls."""
     known = {name: _laid_out(function) for name, function in functions.items()}
     writer = _Writer(known, file)
     body: list[Statement] = [Instruction("mov.b64", (_FRAME, Symbol(_STACK.name)))]

@@ -10,6 +10,7 @@ with its own integers, at no cost.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from warploom.hardware.threads import WARP_LANES
 from warploom.ptx.analysis.control_flow import Flow
@@ -30,6 +31,7 @@ from warploom.ptx.syntax.model import (
 CONVOY, WARP, LANE_ID, LANE = range(4)
 
 _SPECIAL = {"%tid.x": LANE_ID, "%laneid": LANE_ID, "%tid.y": LANE, "%tid.z": LANE, "%warpid": WARP}
+_NONE: frozenset[str] = frozenset()
 _LANE_MASK = "%lanemask_"
 _SHUFFLE_BOUNDS = 0x1F1F
 
@@ -41,10 +43,19 @@ def classify(kernel: Kernel, flow: Flow, *, lanes_follow_x: bool = True) -> dict
 
 def written(op: Op) -> list[str]:
     """The registers an instruction writes."""
+    return registers_in(op, op.form.written)
+
+
+def registers_in(op: Op, slots: Iterable[str]) -> list[str]:
+    """The registers that the operands of slots name."""
     found: list[str] = []
-    for slot in op.form.slots:
-        if slot.kind in ("out", "inout", "pair", "outs", "rows"):
-            found += registers_of(op.operands[slot.name])
+    operands = op.operands
+    for slot in slots:
+        operand = operands[slot]
+        if type(operand) is Register:
+            found.append(operand.name)
+        elif operand is not None:
+            found += registers_of(operand)
     return found
 
 
@@ -66,7 +77,7 @@ def registers_of(operand: object) -> list[str]:
 
 def _named(op: Op) -> set[str]:
     """Every register that an instruction names, its guard included."""
-    names = {name for operand in op.operands.values() for name in registers_of(operand)}
+    names = set(registers_in(op, op.operands))
     return names | {op.instruction.guard.register.name} if op.instruction.guard is not None else names
 
 
@@ -80,10 +91,10 @@ class _Analysis:
 
     def run(self) -> dict[str, int]:
         """Visit every instruction, and again those that read changed registers, until nothing changes."""
-        places = [(block, op) for block in self.flow.blocks for op in block.ops]
+        places = [(block, op, written(op)) for block in self.flow.blocks for op in block.ops]
         readers: dict[str, list[int]] = {}
         inside: dict[int, list[int]] = {}
-        for number, (block, op) in enumerate(places):
+        for number, (block, op, _) in enumerate(places):
             inside.setdefault(block.index, []).append(number)
             for name in _named(op):
                 readers.setdefault(name, []).append(number)
@@ -91,8 +102,9 @@ class _Analysis:
         while waiting:
             number = waiting.popleft()
             queued[number] = False
-            block, op = places[number]
-            again = [reader for name in self._step(op, block.index in self.apart) for reader in readers.get(name, ())]
+            block, op, outputs = places[number]
+            raised = self._step(op, outputs, block.index in self.apart) if outputs else ()
+            again = [reader for name in raised for reader in readers.get(name, ())]
             if op is block.ops[-1] and block.index not in self.apart and self._parts(op):
                 staying = set(block.successors) - self.flow.exit_blocks
                 region = self.flow.region(block.index) - self.apart if len(staying) > 1 else frozenset[int]()
@@ -115,14 +127,14 @@ class _Analysis:
             and self.classes[guard.register.name] >= LANE_ID
         )
 
-    def _step(self, op: Op, apart: bool) -> list[str]:
-        """The registers whose class an instruction has raised."""
-        outputs = written(op)
-        if not outputs:
+    def _step(self, op: Op, outputs: list[str], apart: bool) -> list[str]:
+        """Those of the registers that an instruction writes whose class it has raised."""
+        classes = self.classes
+        if all(classes[name] == LANE for name in outputs):
             return []
         new = LANE if apart else self._result(op)
         changed: list[str] = []
-        rows = {name for slot in op.form.slots if slot.kind == "rows" for name in registers_of(op.operands[slot.name])}
+        rows = set(registers_in(op, op.form.rows)) if op.form.rows else _NONE
         for name in outputs:
             level = LANE if name in rows else new
             if level > self.classes[name]:
@@ -131,22 +143,22 @@ class _Analysis:
         return changed
 
     def _result(self, op: Op) -> int:
-        guard = op.instruction.guard
+        guard, form = op.instruction.guard, op.form
         floor = self.classes[guard.register.name] if guard else CONVOY
         if floor == LANE_ID:
             floor = LANE
-        if op.family == "shfl" and self._broadcasts(op):
+        if form.family == "shfl" and self._broadcasts(op):
             return max(floor, min(self._class(op.operands["a"]), WARP))  # type: ignore[arg-type]
-        if op.form.result == "lane":
+        if form.result == "lane":
             return LANE
         inputs = [
-            self._class(op.operands[slot.name])  # type: ignore[arg-type]
-            for slot in op.form.slots
-            if slot.kind in ("in", "pred", "address", "tensor", "ins", "inout") and op.operands[slot.name] is not None
+            self._class(operand)  # type: ignore[arg-type]
+            for slot in form.read
+            if (operand := op.operands[slot]) is not None
         ]
-        if op.family in ("ld", "ldu") and self._may_be_private(op):
+        if form.family in ("ld", "ldu") and self._may_be_private(op):
             return LANE
-        if op.form.result == "warp":
+        if form.result == "warp":
             teams = self._class(op.operands.get("members"))  # type: ignore[arg-type]
             return LANE if teams >= LANE_ID else max(floor, WARP)
         value = max(inputs, default=CONVOY)
@@ -173,9 +185,9 @@ class _Analysis:
         return not isinstance(base, Symbol) or base.name in self.private
 
     def _class(self, operand: Operand) -> int:
+        if isinstance(operand, Register):
+            return self.classes[operand.name]
         match operand:
-            case Register(name):
-                return self.classes[name]
             case Negated(register):
                 return self.classes[register.name]
             case Special(name):

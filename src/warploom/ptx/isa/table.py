@@ -174,6 +174,24 @@ class Form:
     def takes(self) -> str:
         return ", ".join(map(str, self.slots)) or "no operands"
 
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The slots whose registers are written."""
+        return self._slots_of("out", "inout", "pair", "outs", "rows")
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """The slots whose registers are read, except for those that hold rows of a matrix."""
+        return self._slots_of("in", "pred", "address", "tensor", "ins", "inout")
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """The slots whose registers hold rows of a matrix, and may be read and written."""
+        return self._slots_of("rows")
+
+    def _slots_of(self, *kinds: str) -> tuple[str, ...]:
+        return tuple(slot.name for slot in self.slots if slot.kind in kinds)
+
     @property
     def is_idle(self) -> bool:
         """True if it only changes registers and does not branch: a loop of such rows can at most poll."""
@@ -398,6 +416,60 @@ def _unknown_word(opcode: str, row: Form) -> Iterable[str]:
 
 def decode(instruction: Instruction, registers: dict[str, str], file: str = "<ptx>") -> Op:
     """Decode an instruction with the table; raise an error if it does not match."""
+    spelling = _spelling(instruction, registers)
+    if (known := _DECODED.get(spelling)) is not None:
+        row, modifiers, places = known
+        given = *instruction.operands, None
+        return Op(instruction, row, modifiers, {name: given[at] for name, at in places})
+    op = _decoded(instruction, registers, file)
+    if spelling is not None:
+        at, found = 0, list[tuple[str, int]]()
+        for name, operand in op.operands.items():
+            found.append((name, -1 if operand is None else at))
+            at += operand is not None
+        if len(_DECODED) >= _MOST_DECODED:
+            _DECODED.clear()
+        _DECODED[spelling] = op.form, op.modifiers, tuple(found)
+    return op
+
+
+_DECODED: dict[object, tuple[Form, dict[str, str | None], tuple[tuple[str, int], ...]]] = {}
+"""The row, modifiers and operands (each slot with the number of its operand, -1 without one) of instructions that were
+decoded, by their spelling: programs repeat a few hundred."""
+_MOST_DECODED = 1 << 14
+
+
+def _spelling(instruction: Instruction, registers: dict[str, str]) -> object:
+    """Everything that decoding an instruction depends on, apart from the names of registers; None where that is not
+    known.
+    """
+    guard = instruction.guard
+    kinds = tuple([_kind(operand, registers) for operand in instruction.operands])
+    guarded = "" if guard is None else registers.get(guard.register.name, "pred")
+    return None if None in kinds else (instruction.opcode, guarded, kinds)
+
+
+def _kind(operand: object, registers: dict[str, str]) -> object:
+    """Everything about an operand that decides whether it fits a slot; None where that is not known."""
+    kind = type(operand)
+    if kind is Register:
+        return registers.get(operand.name)  # type: ignore[attr-defined]
+    if isinstance(operand, Immediate):
+        return _LITERALS[operand.kind] if -(1 << 63) <= operand.value < 1 << 64 else None
+    if isinstance(operand, Address) and operand.coordinates is None:
+        return (kind, registers.get(operand.base.name) if isinstance(operand.base, Register) else "")
+    if isinstance(operand, Vector) and len(operand.items) > 1:
+        items = tuple([_kind(item, registers) for item in operand.items])
+        return None if None in items else items
+    if isinstance(operand, Special):
+        return operand.name
+    return kind if isinstance(operand, Symbol | Sink) else None
+
+
+_LITERALS = {kind: (Immediate, kind) for kind in ("int", "f32", "f64")}
+
+
+def _decoded(instruction: Instruction, registers: dict[str, str], file: str) -> Op:
     where = instruction.loc or Loc(file, instruction.line)
     candidates = match(instruction.opcode)
     if not candidates and (kind := why_outside(instruction.opcode)):
@@ -603,6 +675,7 @@ def _check_target(op: Op, target: str, file: str) -> None:
         raise Diag.WRONG_TARGET.error(where, text=op.instruction.opcode, needs=needs, target=target)
 
 
+@cache
 def _has(target: str, needed: str) -> bool:
     """Return True if a target satisfies `needed`: `sm_90` is that and newer, `sm_100f` its family, `sm_90a` itself."""
     have, want = (int(re.sub(r"\D", "", text) or 0) for text in (target, needed))

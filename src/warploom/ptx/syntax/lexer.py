@@ -38,22 +38,23 @@ class Reader:
 
     def __init__(self, text: str, file: str) -> None:
         self.text, self.file = text, file
-        self.tokens: list[str] = []
-        self.starts: list[int] = []
         self.notes: deque[tuple[int, str]] = deque()
         self.outside: list[tuple[str, int]] = []
         self.at = 0
         self._words: frozenset[str] | None = None
         self._asm = [match.start() for match in _INLINE_ASM.finditer(text)]
         self._newlines = [match.start() for match in re.finditer("\n", text)]
-        tokens, starts = self.tokens, self.starts
-        for match in _TOKEN.finditer(text):
-            token = match[2]
-            if token is None:
-                self.notes.append((len(tokens), match[1].strip()))
-            else:
-                tokens.append(token)
-                starts.append(match.start(2))
+        matches = list(_TOKEN.finditer(text))
+        tokens = [match[2] for match in matches]
+        if None in tokens:
+            kept = [match for match in matches if match[2] is not None]
+            for match in matches:
+                if match[2] is None:
+                    before = bisect_right(kept, match.start(), key=re.Match.start)
+                    self.notes.append((before, match[1].strip()))
+            matches, tokens = kept, [match[2] for match in kept]
+        self.tokens, self.starts = tokens, [match.start(2) for match in matches]
+        starts = self.starts
         # The parser looks one token ahead of the end.
         tokens.append("")
         starts.append(len(text))

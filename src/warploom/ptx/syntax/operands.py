@@ -6,6 +6,7 @@ from warploom.diagnostics import Diag
 from warploom.ptx.syntax.constants import constant, literal
 from warploom.ptx.syntax.lexer import Reader
 from warploom.ptx.syntax.model import (
+    VECTOR_SPECIALS,
     Address,
     Arguments,
     Guard,
@@ -57,7 +58,7 @@ def parts_of(opcode: str, operands: tuple[Operand, ...]) -> list[tuple[str, tupl
     if words[0] != "mov" or len(words) != 3 or words[1] not in ("v2", "v4") or len(operands) != 2:
         return [(opcode, operands)]
     target, source = operands
-    if isinstance(source, Special):
+    if isinstance(source, Special) and source.name in VECTOR_SPECIALS:
         source = Vector(tuple(Special(f"{source.name}.{axis}") for axis in "xyzw"))
     if not isinstance(target, Vector) or not isinstance(source, Vector) or len(target.items) != len(source.items):
         return [(opcode, operands)]

@@ -1,0 +1,105 @@
+"""Records of native code, and the table of a program: what a record calls, and where it is in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.engine.addresses import address_of
+from warploom.ptx.isa.table import Op
+
+if TYPE_CHECKING:
+    from warploom.machine.engine.native import Engine, Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A scalar operand."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAt:
+    """The distance to the first record of a block."""
+
+    block: int
+
+
+@dataclass(slots=True)
+class RecordAt:
+    """The distance to a record whose number is known later."""
+
+    number: int = -1
+
+
+Word = int | Constant | BlockAt | RecordAt
+"""A word of a record: a number, a scalar operand that is placed after the records, or the distance to a record."""
+
+
+IN_TABLE: list[Word] = []
+"""The words of a record that has been entered in its table."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One instruction, or a part of one: its kernel, the words of its operands, its block, and for Python's the number
+    of its function.
+    """
+
+    op: Op | None
+    kernel: Kernel
+    words: list[Word]
+    block: int = -1
+    function: int = -1
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Table:
+    """A program as records, the first record of each block, and where they are in memory."""
+
+    records: list[Record]
+    entries: list[int]
+    words: npt.NDArray[np.uint64]
+    starts: list[int]
+    """The host addresses of all records, and of the end."""
+    engine: Engine
+    """Kernels exist as long as it does."""
+    waiting: list[int]
+    """For each block the record that begins with its first instruction, if Python executes that; -1 if not."""
+    addresses: list[int] = field(init=False)
+    """The host addresses of the blocks."""
+    blocks_at: int = field(init=False)
+    """The host address of these."""
+    _blocks: npt.NDArray[np.int64] = field(init=False)
+    after: list[int] = field(init=False)
+    """For each record the host address of the next instruction's."""
+    _calls: tuple[list[Kernel], npt.NDArray[np.int64]] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.engine.callers.add(self)
+        self.addresses = [self.starts[entry] for entry in self.entries]
+        self._blocks = np.array(self.addresses, np.int64)
+        self.blocks_at = address_of(self._blocks)
+        self.after, records = [0] * len(self.records), self.records
+        for number in range(len(records) - 1, -1, -1):
+            same = number + 1 < len(records) and records[number].op is records[number + 1].op is not None
+            same = same and records[number].block == records[number + 1].block
+            self.after[number] = self.after[number + 1] if same else self.starts[number + 1]
+
+    def enter_addresses(self) -> None:
+        """Call kernels where they are now."""
+        places = (np.array(self.starts[:-1]) - self.starts[0]) // 8
+        self.words[places] = [record.kernel.address for record in self.records]
+
+    def count(self, blocks: npt.NDArray[np.int64]) -> None:
+        """Count executions of blocks by warps, so that the engine optimises the kernels for which it pays."""
+        if self._calls is None:
+            kernels: dict[Kernel, int] = {}
+            rows = [(kernels.setdefault(each.kernel, len(kernels)), each.block) for each in self.records]
+            self._calls = list(kernels), np.array(rows, np.int64).T
+        called, (numbers, of_blocks) = self._calls
+        self.engine.count(called, np.bincount(numbers, blocks[of_blocks], len(called)).tolist())
