@@ -197,7 +197,7 @@ def made(name: str, passes: int = 64, grid: int = 1, wrong: int = 0) -> Launch:
     return launch_of(text, grid=grid, block=64, args=(np.zeros(64 * 200, np.int32), values, passes, wrong))
 
 
-def judged(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Report, list[int]]:
+def judged(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch, budget: int = 0) -> tuple[Report, list[int]]:
     """The report of a check, and how many events each of its runs has left out."""
     left_out = list[int]()
     finish = Clusters.finish
@@ -208,15 +208,15 @@ def judged(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch) -> tup
 
     with monkeypatch.context() as patch:
         patch.setattr(Clusters, "finish", finished)
-        report = warploom.check(launch, profile=profile, budget=0)
+        report = warploom.check(launch, profile=profile, budget=budget)
     return report, left_out
 
 
-def of_every_event(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch) -> Report:
+def of_every_event(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch, budget: int = 0) -> Report:
     """The report of a check that judges each event by itself."""
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Clusters", lambda checker, near: Direct(checker))
-        return warploom.check(launch, profile=profile, budget=0)
+        patch.setattr(runs, "Clusters", lambda checker, _: Direct(checker))
+        return warploom.check(launch, profile=profile, budget=budget)
 
 
 class Direct:
@@ -231,10 +231,12 @@ class Direct:
         pass
 
 
-def same_reports(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Report, list[int]]:
+def same_reports(
+    launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch, budget: int = 0
+) -> tuple[Report, list[int]]:
     """A report that is the one of a check of every event, and the events that each run has left out."""
-    found, left_out = judged(launch, profile, monkeypatch)
-    wanted = of_every_event(launch, profile, monkeypatch)
+    found, left_out = judged(launch, profile, monkeypatch, budget)
+    wanted = of_every_event(launch, profile, monkeypatch, budget)
     assert found.findings == wanted.findings
     assert replace(found, cost=None, error=None) == replace(wanted, cost=None, error=None)
     assert str(found.error) == str(wanted.error)

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.checker.equal_passes import Passes
-from warploom.checker.event_streams import Stream, Streams, events_of, global_touches
+from warploom.checker.event_streams import SHAPE, Stream, Streams, events_of, global_touches
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import GlobalTouch, Unjudged, is_strong
 from warploom.checker.observer import Checker
+from warploom.checker.recurrence.state import Reach
 from warploom.machine.core.events import Batch, Placed, Started, Touch
 
 Array = npt.NDArray[Any]
@@ -57,13 +58,13 @@ class _Model:
 class Clusters:
     """An observer that hands the events of a run to a checker, cluster by cluster where that is the same.
 
-    With `near`, the number of groups that waits may refer to, equal passes of loops are judged once.
+    With `reach`, how far back events may refer, equal passes of loops are judged once.
     """
 
     needs_completions = False
 
-    def __init__(self, checker: Checker, near: int | None = None) -> None:
-        self.checker, self._near = checker, near
+    def __init__(self, checker: Checker, reach: Reach | None = None) -> None:
+        self.checker, self._reach = checker, reach
         self._streams = Streams((1, 1, 1), 0)
         self.models: list[_Model] = []
         self._misses = 0
@@ -84,7 +85,7 @@ class Clusters:
         threads = size * started.block[0] * started.block[1] * started.block[2]
         self._streams = Streams(self.shape, threads)
         if started.shape[0] * started.shape[1] * started.shape[2] <= size:
-            self._is_direct = self._near is None
+            self._is_direct = self._reach is None
             self._alone = self._passes((0, 0, 0))
         self._placed = sorted(started.arrays, key=lambda array: array.base)
         self._bases = [array.base for array in self._placed]
@@ -127,14 +128,16 @@ class Clusters:
         self.models.clear()
 
     def _passes(self, base: Triple) -> Passes | None:
-        if self._near is None:
+        if self._reach is None:
             return None
         ctas = {new for new, _ in _pairs_of_ctas(base, base, self.shape)}
-        return Passes(self.checker, self._streams.shapes, ctas, self._near)
+        return Passes(self.checker, self._streams.shapes, ctas, self._reach)
 
     def _judge(self, stream: Stream) -> None:
         """Judge a cluster that has ended."""
-        table, places = stream.table(), [touch for item in stream.items for touch in global_touches(item)]
+        table, items = stream.table(), stream.items
+        reaching = np.flatnonzero(self._streams.shapes.reaching()[table[:, SHAPE]]).tolist()
+        places = [touch for at in reaching for touch in global_touches(items[at])]
         for model in self.models:
             if np.array_equal(table, model.table) and (moves := self._moves(places, model.places)) is not None:
                 self._repeat(model, stream, moves)
@@ -235,9 +238,8 @@ def _synchronises(batch: Batch) -> bool:
     sites = [site for _, site in batch.rows.sites_in() if site.kind == "access" and site.declared.space != "shared"]
     if any(is_strong(site.declared.semantics) for site in sites):
         return True
+    accesses = [each for _, each in batch.others.together if each[0] == "access"]
     return any(
-        warp_events.kind == "access"
-        and is_strong(warp_events.declared.semantics)
-        and any(touch.space == "global" for touch in warp_events.touches)
-        for _, warp_events in batch.others.together
+        is_strong(each.declared.semantics) and any(touch.space == "global" for touch in each.touches)
+        for each in accesses
     )

@@ -3,7 +3,7 @@
 A row has the number of the event's *shape*, its phase, the number of its group, and how many events before it the
 operation was issued that it belongs to. The shape is everything that the checker looks at but these and the places in
 global memory: events of different clusters have equal shapes if one is the other with the CTAs of one cluster in place
-of the other's.
+of the other's. Shapes are of one *sort* if they differ in places of shared memory and TMEM only, each moved as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import is_strong
-from warploom.machine.core.events import Batch, Event, Rows, Touch, WarpEvents
+from warploom.checker.renaming import BARRIER_BYTES, OFFSET, Span
+from warploom.hardware.threads import WARP_LANES
+from warploom.machine.core.events import Batch, Event, Rows, Site, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 Row = tuple[Rows, int]
@@ -28,6 +30,11 @@ _NUMBERED = frozenset({"wgmma", "tcgen05", "tensor load", "tensor store"})
 """Kinds of groups whose numbers the checker looks at; of the others it counts the commits."""
 _MOST_TOUCHES = 1 << 12
 _MOST_OPERATIONS = 1 << 9
+_BARRIER, _TOUCHES = -2, -1
+"""The fields of a shape with the barrier and the touches."""
+_ROW_FIELDS = 5
+"""Numbers of a row's shape before its addresses."""
+_WORD = 4
 
 
 class Shapes:
@@ -38,15 +45,26 @@ class Shapes:
         self._numbers: dict[Hashable, int] = {}
         self._touches: dict[int, tuple[Touch, int]] = {}
         """Those of touches, by their identity."""
+        self._contents: dict[int, tuple[Array, bytes]] = {}
+        """The contents of their addresses, which several may share."""
         self._barred: list[bool] = []
         self._engine: list[bool] = []
+        self._reaching: list[bool] = []
+        self._shapes: list[Hashable] = []
+        """By their numbers."""
+        self._sorts: dict[Hashable, int] = {}
+        self._sort_of = np.zeros(0, np.int64)
+        self._spans: dict[int, tuple[Span, ...]] = {}
+        self._sites: dict[int, Site] = {}
 
-    def _number(self, shape: Hashable, *, barred: bool = False, engine: bool = False) -> int:
+    def _number(self, shape: Hashable, *, barred: bool = False, engine: bool = False, reaching: bool = False) -> int:
         number = self._numbers.get(shape)
         if number is None:
             number = self._numbers[shape] = len(self._numbers)
+            self._shapes.append(shape)
             self._barred.append(barred)
             self._engine.append(engine)
+            self._reaching.append(reaching)
         return number
 
     def barred(self) -> Array:
@@ -58,6 +76,71 @@ class Shapes:
     def engine(self) -> Array:
         """For each shape: True for events of an operation that completes."""
         return np.array(self._engine, np.bool_)
+
+    def reaching(self) -> Array:
+        """For each shape: True for events that access global memory."""
+        return np.array(self._reaching, np.bool_)
+
+    def sorts(self, numbers: Array) -> Array:
+        """The sorts of shapes."""
+        if len(self._sort_of) < len(self._shapes):
+            more = np.full(len(self._shapes) - len(self._sort_of), NONE, np.int64)
+            self._sort_of = np.concatenate((self._sort_of, more))
+        found = self._sort_of[numbers]
+        missing = found == NONE
+        if missing.any():
+            for number in np.unique(numbers[missing]).tolist():
+                sort, self._spans[number] = self._described(self._shapes[number])
+                self._sort_of[number] = self._sorts.setdefault(sort, len(self._sorts))
+            found = self._sort_of[numbers]
+        return found
+
+    def spans(self, number: int) -> tuple[Span, ...]:
+        """The places in shared memory and TMEM of a shape whose sort was asked for."""
+        return self._spans[number]
+
+    def barrier(self, number: int) -> tuple[str, int, int] | None:
+        """The kind of a shape's barrier, the rank of its CTA, and its address."""
+        shape = self._shapes[number]
+        found: tuple[str, int, int] | None = shape[_BARRIER] if isinstance(shape, tuple) else None
+        return found
+
+    def _described(self, shape: Any) -> tuple[Hashable, tuple[Span, ...]]:
+        """A shape but for its places in shared memory and TMEM, and these places."""
+        if isinstance(shape, bytes):
+            return self._of_row(shape)
+        *others, barrier, touches = shape
+        spans, sorts = list[Span](), list[Hashable]()
+        if barrier is not None and barrier[0] == "mbarrier":
+            kind, rank, address = barrier
+            low = address & OFFSET
+            spans.append(Span(("shared", rank), low, low + BARRIER_BYTES, low))
+            barrier = kind, rank
+        for touch in touches:
+            given: Any = self._shapes[touch] if isinstance(touch, int) else None
+            if given is None or given[1] not in ("shared", "tensor") or not given[5]:
+                sorts.append(touch)
+                continue
+            verb, space, rank, proxy, width, count, content = given
+            addresses = np.frombuffer(content, f"<i{len(content) // count}").astype(np.int64)
+            spans.append(_span(space, rank, addresses, width))
+            first = int(addresses[0])
+            row = first >> 16 if space == "tensor" else first & ~OFFSET
+            sorts.append((verb, space, rank, proxy, width, row, (addresses - first).tobytes()))
+        return (*others, barrier, tuple(sorts)), tuple(spans)
+
+    def _of_row(self, shape: bytes) -> tuple[Hashable, tuple[Span, ...]]:
+        """The same of a row."""
+        numbers = np.frombuffer(shape, np.int64)
+        lanes, site = int(numbers[3]), self._sites[int(numbers[0])]
+        if site.declared.space != "shared" or not site.width:
+            return shape, ()
+        lanes = lanes & -lanes if site.one_address else lanes
+        live = [_ROW_FIELDS + lane for lane in range(WARP_LANES) if lanes >> lane & 1]
+        addresses = numbers[live]
+        first = int(addresses[0])
+        sort = numbers[:_ROW_FIELDS].tobytes(), first & ~OFFSET, (addresses - first).tobytes()
+        return sort, (_span("shared", int(numbers[1]), addresses, site.width),)
 
     def _rank(self, cta: Triple | None, base: Triple) -> int:
         """A CTA by its place in the cluster."""
@@ -74,11 +157,11 @@ class Shapes:
             kind, verb, agents, source, touches, declared, barrier, _, number, group, operation, passed, leave, changes,
             clash,
         ) = warp_events  # fmt: skip
-        first, lanes = agents[0]
+        (cta, warp, engine), lanes = agents[0]
         shape: Hashable = (
-            kind, verb, self._rank(first.cta, base), first.warp,
+            kind, verb, 0 if cta == base else self._rank(cta, base), warp,
             lanes if len(agents) == 1 else tuple([(agent.warp, some) for agent, some in agents]),
-            first.operation != 0, source.number, declared, number, passed, leave, changes, clash, operation != 0,
+            engine != 0, source.number, declared, number, passed, leave, changes, clash, operation != 0,
             None if group is None else group.kind,
             None if barrier is None else (barrier.kind, self._rank(barrier.cta, base), barrier.address),
             tuple([self._touch(touch, base) for touch in touches]) if touches else (),
@@ -88,7 +171,8 @@ class Shapes:
             return found
         barred = kind in ("alloc", "free", "exit") or (barrier is not None and barrier.kind == "warp")
         barred |= kind == "access" and is_strong(declared.semantics)
-        return self._number(shape, barred=barred, engine=kind == "complete" or first.operation != 0)
+        reaching = any(touch.space == "global" for touch in touches)
+        return self._number(shape, barred=barred, engine=kind == "complete" or engine != 0, reaching=reaching)
 
     def _touch(self, touch: Touch, base: Triple) -> Hashable:
         verb, space, cta, proxy, addresses, width = touch
@@ -97,7 +181,12 @@ class Shapes:
         known = self._touches.get(id(touch))
         if known is not None and known[0] is touch:
             return known[1]
-        number = self._number((verb, space, self._rank(cta, base), proxy, width, len(addresses), addresses.tobytes()))
+        content = self._contents.get(id(addresses))
+        if content is None or content[0] is not addresses:
+            if len(self._contents) >= _MOST_TOUCHES:
+                self._contents.clear()
+            content = self._contents[id(addresses)] = addresses, addresses.tobytes()
+        number = self._number((verb, space, self._rank(cta, base), proxy, width, len(addresses), content[1]))
         if len(self._touches) >= _MOST_TOUCHES:
             self._touches.clear()
         self._touches[id(touch)] = touch, number
@@ -106,8 +195,10 @@ class Shapes:
     def of_rows(self, rows: Rows, bases: list[Triple]) -> list[int]:
         """The shapes of the rows of a batch, each of a cluster whose first CTA is among `bases`."""
         sites, stores = dict(rows.sites_in()), rows.stores()
-        places = np.isin(rows.site, [number for number, site in sites.items() if site.declared.space == "global"])
-        places = rows.live() & ~places[:, None]
+        reaching = {number for number, site in sites.items() if site.declared.space == "global"}
+        places = rows.live()
+        for number in reaching:
+            places &= (rows.site != number)[:, None]
         ranks = [self._rank(cta, base) for cta, base in zip(rows.ctas(), bases, strict=True)]
         columns = (
             rows.site[:, None], np.array(ranks)[:, None], rows.warp[:, None], rows.lanes.astype(np.int64)[:, None],
@@ -117,12 +208,24 @@ class Shapes:
         size, content = table.shape[1] * table.itemsize, table.tobytes()
         accesses = {number: site for number, site in sites.items() if site.kind == "access"}
         barred = {number for number, site in accesses.items() if is_strong(site.declared.semantics)}
+        self._sites |= sites
         numbers, found = rows.site.tolist(), []
         for at, site in enumerate(numbers):
             shape = content[size * at : size * (at + 1)]
-            number = self._numbers.get(shape)
-            found.append(self._number(shape, barred=site in barred) if number is None else number)
+            known = self._numbers.get(shape)
+            if known is None:
+                known = self._number(shape, barred=site in barred, reaching=site in reaching)
+            found.append(known)
         return found
+
+
+def _span(space: str, rank: int, addresses: Array, width: int) -> Span:
+    """The bytes, or columns, of an access."""
+    if space == "tensor":
+        addresses, width = addresses & 0xFFFF, (width + _WORD - 1) // _WORD
+    else:
+        addresses = addresses & OFFSET
+    return Span((space, rank), int(addresses.min()), int(addresses.max()) + width, int(addresses[0]))
 
 
 class Stream:
@@ -146,18 +249,19 @@ class Stream:
 
     def add(self, warp_events: WarpEvents, shape: int) -> None:
         """Append events of warps that act together."""
-        at, group, operation = self._taken + len(self.items), warp_events.group, warp_events.agents[0][0].operation
-        if warp_events.kind == "issue" and warp_events.operation:
+        kind, _, agents, _, _, _, barrier, now, _, group, issued, *_ = warp_events
+        ago = 0
+        if kind == "issue" and issued:
             if len(self._issued) >= _MOST_OPERATIONS:
                 self._issued.clear()
-            for number in range(len(warp_events.agents)):
-                self._issued[warp_events.operation + number] = at
-            ago = 0
-        else:
-            issued = self._issued.get(operation, -1)
+            at = self._taken + len(self.items)
+            for number in range(len(agents)):
+                self._issued[issued + number] = at
+        elif operation := agents[0][0][2]:
+            before = self._issued.get(operation, -1)
             # One that was issued too long ago is equal to no other.
-            ago = (at - issued if issued >= 0 else -operation) if operation else 0
-        phase = NONE if warp_events.phase is None or warp_events.barrier is None else warp_events.phase
+            ago = self._taken + len(self.items) - before if before >= 0 else -operation
+        phase = NONE if now is None or barrier is None else now
         numbered = NONE if group is None or group.kind not in _NUMBERED else group.number
         self._rows.append((shape, phase, numbered, ago))
         self.items.append(warp_events)
@@ -219,13 +323,17 @@ class Streams:
         streams = self._of_rows(rows)
         numbers = shapes.of_rows(rows, [stream.base for stream in streams]) if streams else []
         at, (x, y, z) = 0, self._cluster
+        by_cta: dict[Triple, tuple[Triple, Stream]] = {}
         for row, warp_events in batch.others.together:
             for number in range(at, row):
                 streams[number].add_row(rows, number, numbers[number])
             at = row
             cta = warp_events.agents[0][0].cta
-            place = (cta[0] // x, cta[1] // y, cta[2] // z)
-            stream = self.of(place)
+            found = by_cta.get(cta)
+            if found is None:
+                place = (cta[0] // x, cta[1] // y, cta[2] // z)
+                found = by_cta[cta] = place, self.of(place)
+            place, stream = found
             stream.add(warp_events, shapes.of(warp_events, stream.base))
             if warp_events.kind == "exit":
                 stream.left -= sum(lanes.bit_count() for _, lanes in warp_events.agents)

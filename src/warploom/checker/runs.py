@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,7 +17,7 @@ from warploom.checker.equal_clusters import Clusters
 from warploom.checker.model.memories import Unjudged
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cuts import Cuts, Stop, WatchedGrid
-from warploom.checker.recurrence.state import groups_left
+from warploom.checker.recurrence.state import reach_of
 from warploom.checker.rules import Rules
 from warploom.diagnostics import Fault, Stuck, WarploomError
 from warploom.host.launch import Launch
@@ -24,6 +26,9 @@ from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Eager
 from warploom.machine.core.setup import Setup
 from warploom.machine.translate.translator import Program
+
+_OBJECTS = 20_000
+"""Objects that are made before Python looks for garbage among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,15 @@ def _run(
     checker = Checker(rules, findings)
     schedule = Refusing() if refuses else Eager()
     setup = copied(prepare(launch, schedule, sms, limit, (), None))
-    near = groups_left(setup.program.flow) if leaves_out else None
-    clusters = Clusters(checker, near) if watch is None else None
+    reach = reach_of(setup.program.flow) if leaves_out else None
+    clusters = Clusters(checker, reach) if watch is None else None
     setup = replace(setup, observers=(clusters or checker,))
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
     error = None
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), _rare_collections():
             grid.run()
     except Stop:
         pass
@@ -108,6 +113,18 @@ def _run(
     if clusters is not None:
         clusters.finish()
     return Checked(checker, setup.program, error, used, cuts, most_resident, taken_over)
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let Python look for garbage less often: events are many small objects that do not refer to each other."""
+    before = gc.get_threshold()
+    if gc.isenabled() and 0 < before[0] < _OBJECTS:
+        gc.set_threshold(_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def copied(setup: Setup) -> Setup:

@@ -11,7 +11,7 @@ The obligations on an mbarrier (docs/checking.md names them) are checked as the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from warploom.checker.report import Party
 from warploom.checker.rules import Rules
 from warploom.machine.core.events import BarrierName, Event
 
+Place = tuple[Triple, int]
+"""A CTA and an address in its shared memory."""
 _KEPT = 2
 """Ended phases that a ledger keeps."""
 _ROUNDS = 8
@@ -176,13 +178,13 @@ class Mbarriers:
                 each.set(component, time, (X,))
         self._arrivals = Arrivals(warp, number, last.lanes | event.lanes, warp.time, every, clocks)
 
-    def arriving(self) -> tuple[object, ...] | None:
-        """The latest arrivals and their barriers, if more of the same instruction would take effect with them."""
+    def arriving(self, named: Callable[[Place], Place]) -> tuple[object, ...] | None:
+        """The latest arrivals and their barriers' names, if more of the same instruction take effect with them."""
         last = self._arrivals
         if last is None or last.time != last.warp.time:
             return None
         clocks = {id(clock) for clock in last.clocks}
-        places = sorted(place for place, ledger in self.ledgers.items() if id(ledger.clock) in clocks)
+        places = sorted(named(place) for place, ledger in self.ledgers.items() if id(ledger.clock) in clocks)
         return last.warp.cta, last.warp.number, last.source, last.lanes, [part for part, _ in last.parts], places
 
     def _add(
@@ -453,7 +455,7 @@ class Meetings:
             if key[0] == "named":  # type: ignore[index]
                 counts[self._agents.cluster(key[1]).of(key)] = newest  # type: ignore[index]
             for number, met in sorted(rounds.items()):
-                came = [(each, form.value(each, time)) for each, time in sorted(met.came.items())]
+                came = [(each, form.value(each, time, compared=True)) for each, time in sorted(met.came.items())]
                 form.plain("came", came if number == newest or key[0] == "named" else ())  # type: ignore[index]
                 form.clock(("round", key, number - newest), met.clock)
 

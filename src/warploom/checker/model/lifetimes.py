@@ -67,6 +67,10 @@ class Lifetimes:
                 party = self.findings.access(access)
                 self.findings.add("TMEM_ALLOC_ORDER", text, (party,), missing="a barrier after tcgen05.alloc")
 
+    def allocations(self) -> list[tuple[Triple, int, int]]:
+        """The columns of TMEM that are allocated: the CTA, the first one, and how many."""
+        return [(cta, base, each[0]) for cta, columns in self._allocated.items() for base, each in columns.items()]
+
     def reach(self, touch: Touch, access: Access) -> None:
         """A CTA's shared memory is accessed from another one."""
         if touch.space == "shared" and touch.cta is not None and touch.cta != access.cta:
@@ -93,7 +97,7 @@ class Lifetimes:
         """Add the allocations and foreign accesses to a normal form."""
         for cta, columns in sorted(self._allocated.items()):
             for column, (size, component, time) in sorted(columns.items()):
-                form.plain("allocated", cta, column, size, form.value(component, time))
+                form.plain("allocated", cta, column, size, form.value(component, time, compared=True))
         for cta, accesses in sorted(self._foreign.items()):
             form.plain("foreign", cta, sorted((key, form.access(access)) for key, access in accesses.items()))
         for cta, ending in sorted(self._endings.items()):

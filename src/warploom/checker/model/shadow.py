@@ -8,7 +8,6 @@ again, so that a stage of a pipeline soon is a few atoms, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,14 @@ class Access:
 
     def of_cluster(self, cta: Triple, components: Components) -> Access:
         """The same access of another cluster that does the same."""
-        made = copy(self)
-        made.cta, made.components, made.pipe = cta, components, None
+        made = Access(
+            self.source, cta, self.warp, self.lanes, self.writes, self.space, self.proxy, components, self.component,
+            self.value,
+        )  # fmt: skip
+        made.scope, made.changes, made.repeated, made.asynchronous = (
+            self.scope, self.changes, self.repeated, self.asynchronous,
+        )  # fmt: skip
+        made.barrier, made.phase = self.barrier, self.phase
         return made
 
 

@@ -6,6 +6,10 @@ The normal form replaces each value by its rank among all values of its componen
 components that count groups or phases, adds the distance to the count where that is small. Two points with equal forms
 have equal futures under equal events.
 
+Where only the events that follow are compared (`equal_passes.py`), two actions may have one rank: the values of actions
+that are compared with clocks and are never a clock's value themselves have the same rank if no clock is between them.
+An access is known by its opcode there, and places may have other names (`renaming.py`).
+
 The emulator's part of the state (the next block and the steering registers of every warp, the counts of barriers) is
 compared exactly. Left out are data, counters of loops (`loops.py`) and accesses to global memory.
 """
@@ -13,8 +17,9 @@ compared exactly. Left out are data, counters of loops (`loops.py`) and accesses
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +27,7 @@ import numpy.typing as npt
 from warploom.checker.model.clocks import ROWS, Clock, Components, Known, Triple, X, fitted
 from warploom.checker.model.shadow import Access, Shadow
 from warploom.checker.observer import Checker
+from warploom.checker.renaming import Renaming, Unmovable
 from warploom.machine.core.cta import Cluster, Cta, Generation
 from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
 from warploom.ptx.analysis.control_flow import Flow
@@ -38,14 +44,61 @@ class Unfit(Exception):
     """The state has parts that the normal form does not include."""
 
 
+class Names:
+    """The names of places in a normal form: those of a renaming, with the CTAs' ranks, or the places themselves."""
+
+    def __init__(self, renaming: Renaming | None = None, ranks: dict[Triple, int] | None = None) -> None:
+        self.are_own = renaming is None
+        self._renaming = Renaming() if renaming is None else renaming
+        self._ranks = {} if ranks is None else ranks
+        self._components: dict[int, int] = {}
+
+    def take(self, checker: Checker) -> None:
+        """Give the components of barriers the numbers of the barriers that they are renamed to."""
+        if self._renaming.moves_nothing:
+            return
+        ledgers = checker.barriers.ledgers
+        for place, ledger in ledgers.items():
+            other = ledgers.get(self.place(place))
+            if other is None:
+                raise Unfit("a barrier that would be elsewhere")
+            self._components[ledger.component] = other.component
+        for cta, low, size in checker.lifetimes.allocations():
+            if not self._renaming.keeps(("tensor", self._ranks[cta]), low, low + size):
+                raise Unfit("allocations of TMEM that would be elsewhere")
+
+    def component(self, number: int) -> int:
+        return self._components.get(number, number)
+
+    def place(self, place: tuple[Triple, int]) -> tuple[Triple, int]:
+        """The place of a barrier."""
+        if self._renaming.moves_nothing:
+            return place
+        try:
+            return place[0], self._renaming.barrier(self._ranks[place[0]], place[1])
+        except Unmovable:
+            raise Unfit("a barrier that would be torn apart") from None
+
+    def cells(self, key: Any, cells: npt.NDArray[Any], shift: int) -> npt.NDArray[Any]:
+        """The cells of a CTA's memory."""
+        if self._renaming.moves_nothing:
+            return cells
+        found = self._renaming.cells((key[0], self._ranks[key[1]]), cells, shift)
+        if found is None:
+            raise Unfit("bytes that would be torn apart")
+        return found
+
+
 class _Form:
     """A normal form in the making."""
 
-    def __init__(self, components: Components, near: int) -> None:
-        self._components, self.near = components, near
+    def __init__(self, components: Components, near: int, names: Names | None = None) -> None:
+        self._components, self.near, self.names = components, near, Names() if names is None else names
         self._labels: list[object] = []
         self._rows: list[npt.NDArray[np.int32]] = []
         self._numbers: list[tuple[int, int]] = []
+        self._compared: list[tuple[int, int]] = []
+        """Those that no clock takes over."""
         self._places: dict[int, int] = {}
         self._accesses: list[Access] = []
 
@@ -62,9 +115,14 @@ class _Form:
         self._labels.append(label)
         self._rows.append(fitted(clock.rows, self._components.capacity))
 
-    def value(self, component: int, value: int) -> int:
-        """Add a value of a component; the number stands for it until all values are known."""
+    def value(self, component: int, value: int, *, compared: bool = False) -> int:
+        """Add a value of a component; the number stands for it until all values are known.
+
+        One that is only `compared` with clocks never becomes a clock's.
+        """
         self._numbers.append((component, value))
+        if compared:
+            self._compared.append((component, value))
         return len(self._numbers) - 1
 
     def access(self, access: Access | None) -> int:
@@ -78,6 +136,10 @@ class _Form:
             self._accesses.append(access)
         return number
 
+    def outline(self) -> int:
+        """A hash of what was added but for values and clocks."""
+        return hash(repr(self._labels))
+
     def digest(self, counts: dict[int, int], shadows: Iterable[tuple[object, Shadow]]) -> bytes:
         """The digest of everything that was added, with the shadows of memories."""
         added = len(self._accesses)
@@ -89,16 +151,18 @@ class _Form:
                 self.access(atom.write)
                 for read in atom.reads:
                     self.access(read)
-        tokens = [*self._numbers, *((each.component, each.value or 0) for each in self._accesses)]
-        ranks, rank_of = self._ranked(tokens, counts)
+        accessed = [(each.component, each.value or 0) for each in self._accesses]
+        ranks, rank_of = self._ranked([*self._numbers, *accessed], accessed, counts)
         total = hashlib.blake2b(digest_size=16)
         total.update(repr(self._labels).encode())
         total.update(ranks.tobytes())
         total.update(repr([rank_of[token] for token in self._numbers]).encode())
-        total.update(repr(sorted((each, rank_of.get((each, -1), 0)) for each in counts)).encode())
+        renamed, own = self.names.component, self.names.are_own
+        total.update(repr(sorted((renamed(each), rank_of.get((each, -1), 0)) for each in counts)).encode())
         named = [
             repr((
-                each.source.number, each.component, each.value is None, rank_of[each.component, each.value or 0],
+                each.source.number if own else each.source.instruction.opcode, renamed(each.component),
+                each.value is None, rank_of[each.component, each.value or 0],
                 each.writes, each.proxy, each.scope, each.changes, each.asynchronous, each.pipe, each.lanes, each.warp,
                 each.cta,
             ))
@@ -110,13 +174,13 @@ class _Form:
             order = {each: place for place, each in enumerate(sorted(set(contents)))}
             numbers = np.zeros(len(shadow.atoms), np.int32)
             numbers[present] = [order[each] for each in contents]
-            cells = numbers[page.atoms]
+            cells = self.names.cells(label, numbers[page.atoms], page.shift)
             total.update(repr((label, number, page.shift, sorted(set(contents)))).encode())
             total.update(cells.tobytes())
         return total.digest()
 
     def _ranked(
-        self, tokens: list[tuple[int, int]], counts: dict[int, int]
+        self, tokens: list[tuple[int, int]], accessed: list[tuple[int, int]], counts: dict[int, int]
     ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, int], int]]:
         """The clocks and the values with ranks in place of values.
 
@@ -126,22 +190,59 @@ class _Form:
         by_component: dict[int, set[int]] = {}
         for component, value in tokens:
             by_component.setdefault(component, {0}).add(value)
+        near: dict[int, set[int]] = {}
         for component, count in counts.items():
             kind = self._components.keys[component][0]
-            near = _PHASES if kind in ("barrier", "named") else self.near
-            by_component.setdefault(component, {0}).update(max(count + 1 - each, 0) for each in range(near))
+            most = _PHASES if kind in ("barrier", "named") else self.near
+            near[component] = {max(count + 1 - each, 0) for each in range(most)}
+            by_component.setdefault(component, {0}).update(near[component])
         rows = [rows.reshape(ROWS, -1)[:, :capacity] for rows in self._rows]
         held = np.concatenate(rows) if rows else np.zeros((0, capacity), np.int32)
+        taken_over = None if self.names.are_own else self._taken_over(near)
+        # The classes of a warp's lanes count its time together, and are compared with each other.
+        of_warp: dict[object, list[int]] = {}
+        for component, key in enumerate(self._components.keys):
+            if key[0] == "warp":
+                of_warp.setdefault(key[:3], []).append(component)
+        if taken_over is not None:
+            for kin in of_warp.values():
+                if any(each in by_component for each in kin):
+                    for each in kin:
+                        by_component.setdefault(each, {0})
         ranks = np.zeros(held.shape, np.int64)
         rank_of: dict[tuple[int, int], int] = {}
         for component, own in by_component.items():
             values = sorted(own)
-            rank_of |= {(component, value): at for at, value in enumerate(values, 1)}
+            if taken_over is None or component < 0:
+                rank_of |= {(component, value): at for at, value in enumerate(values, 1)}
+                firsts: Sequence[int] | npt.NDArray[Any] = values
+            else:
+                kin = of_warp.get(self._components.keys[component][:3], [component])
+                clocks = np.unique(
+                    np.concatenate([held[:, kin].reshape(-1), *(taken_over.get(each, ()) for each in kin)])
+                )
+                among = np.array(sorted(set().union(*(by_component.get(each, ()) for each in kin))))
+                lower = np.searchsorted(clocks, among, side="left")
+                firsts = among[np.diff(lower, prepend=0) > 0]
+                places = np.searchsorted(firsts, values, side="right").tolist()
+                rank_of |= {(component, value): at for value, at in zip(values, places, strict=True)}
             if component >= 0:
-                ranks[:, component] = np.searchsorted(values, held[:, component], side="right")
+                column = self.names.component(component)
+                ranks[:, column] = np.searchsorted(firsts, held[:, component], side="right")
                 if component in counts:
                     rank_of[component, -1] = rank_of.get((component, counts[component]), 0)
         return ranks, rank_of
+
+    def _taken_over(self, near: dict[int, set[int]]) -> dict[int, list[int]]:
+        """By component, the values that clocks may take over later."""
+        found = {component: list(values) for component, values in near.items()}
+        left = Counter(self._compared)
+        for component, value in self._numbers:
+            if left[component, value] > 0:
+                left[component, value] -= 1
+            else:
+                found.setdefault(component, []).append(value)
+        return found
 
 
 def _present(atoms: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
@@ -175,7 +276,7 @@ def state_of(
     `near` is the number of groups whose distance to the latest is part of it: more than waits leave unfinished.
     `is_freed` is true if the kernel frees barriers.
     """
-    form, counts = _knowledge(checker, cluster.ctas[0].index, near, is_freed=is_freed)
+    form, counts = _knowledge(checker, cluster.ctas[0].index, near, Names(), is_freed=is_freed)
     for place, ledger in sorted(checker.barriers.ledgers.items()):
         form.plain(place, ledger.phase & 1)
     for cta in cluster.ctas:
@@ -184,22 +285,48 @@ def state_of(
     return form.digest(counts, _shadows(checker, {cta.index for cta in cluster.ctas}))
 
 
-def knowledge_of(checker: Checker, ctas: set[Triple], near: int) -> bytes:
-    """The normal form of the checker's part of a cluster's state, without the emulator's."""
-    form, counts = _knowledge(checker, min(ctas), near, is_freed=True)
-    return form.digest(counts, _shadows(checker, ctas))
+class Reach(NamedTuple):
+    """The distance to earlier events that those of a kernel may refer to."""
+
+    near: int
+    """Groups, the latest first, that waits may refer to."""
+    frees_barriers: bool
+
+
+def reach_of(flow: Flow) -> Reach:
+    opcodes = (op.instruction.opcode for block in flow.blocks for op in block.ops)
+    return Reach(groups_left(flow), any(each.startswith("mbarrier.inval") for each in opcodes))
+
+
+class Knowledge:
+    """The checker's part of a cluster's state, without the emulator's; it is looked at before the next event."""
+
+    def __init__(self, checker: Checker, ctas: set[Triple], reach: Reach, names: Names) -> None:
+        names.take(checker)
+        self._form, self._counts = _knowledge(checker, min(ctas), reach.near, names, is_freed=reach.frees_barriers)
+        self._shadows = _shadows(checker, ctas)
+
+    def outline(self) -> int:
+        """A part of the normal form that costs little: states with different outlines are different."""
+        return self._form.outline()
+
+    def digest(self) -> bytes:
+        """The normal form."""
+        return self._form.digest(self._counts, self._shadows)
 
 
 def _shadows(checker: Checker, ctas: set[Triple]) -> list[tuple[object, Shadow]]:
     return [(key, shadow) for key, shadow in sorted(checker.memories.of_ctas.items(), key=repr) if key[1] in ctas]
 
 
-def _knowledge(checker: Checker, first: Triple, near: int, *, is_freed: bool) -> tuple[_Form, dict[int, int]]:
+def _knowledge(
+    checker: Checker, first: Triple, near: int, names: Names, *, is_freed: bool
+) -> tuple[_Form, dict[int, int]]:
     """The normal form of what the checker remembers of the one cluster that runs, but for the shadows of memories."""
     components = checker.agents.cluster(first)
     if checker.memories.publishes:
         raise Unfit("flags in memory")
-    form = _Form(components, near)
+    form = _Form(components, near, names)
     counts: dict[int, int] = {}
     for key in sorted(checker.agents.warps):
         warp = checker.agents.warps[key]
@@ -212,9 +339,10 @@ def _knowledge(checker: Checker, first: Triple, near: int, *, is_freed: bool) ->
             form.plain(part.fenced_scope, [form.value(part.component, time) for time in own])
             form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
-    for place in sorted(checker.barriers.ledgers):
-        _add_ledger(form, counts, place, checker.barriers.ledgers[place], is_freed=is_freed)
-    form.plain(checker.barriers.arriving())
+    ledgers = {names.place(place): ledger for place, ledger in checker.barriers.ledgers.items()}
+    for place in sorted(ledgers):
+        _add_ledger(form, counts, place, ledgers[place], is_freed=is_freed)
+    form.plain(checker.barriers.arriving(names.place))
     checker.meetings.describe(form, counts)
     checker.lifetimes.describe(form)
     return form, counts
@@ -224,23 +352,23 @@ def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any,
     """Add a barrier; its last uses and signals matter where it may be freed."""
     now = ledger.phase
     counts[ledger.component] = now
-    made = None if ledger.made_by is None else form.value(*ledger.made_by)
+    made = None if ledger.made_by is None else form.value(*ledger.made_by, compared=True)
     form.plain(place, ledger.asynchronous > 0, ledger.bytes, ledger.observed - now, made, ledger.is_fenced)
     form.clock("contributions", ledger.clock)
     form.clock("arrivals", ledger.arrived)
     for phase, ended in sorted(ledger.ended.items()):
         form.plain("ended", phase - now, ended.is_asynchronous)
         if not ended.is_asynchronous:
-            form.plain([(each, form.value(each, time)) for each, time in sorted(ended.contributed.items())])
+            form.plain(_compared(form, ended.contributed.items()))
     form.clock("handed", ledger.handed)
-    form.plain([(each, form.value(each, time)) for each, time in sorted(ledger.contributed.items())])
+    form.plain(_compared(form, ledger.contributed.items()))
     for phase, waiters in sorted(ledger.waiters.items()):
         if phase >= now - 2:
-            each = sorted((waiter.component, waiter.time) for waiter in waiters)
-            form.plain("waiters", phase - now, [(component, form.value(component, time)) for component, time in each])
-    form.plain("expects", [form.value(each.component, each.time) for each in ledger.expects])
+            each = ((waiter.component, waiter.time) for waiter in waiters)
+            form.plain("waiters", phase - now, _compared(form, each))
+    form.plain("expects", [form.value(each.component, each.time, compared=True) for each in ledger.expects])
     if is_freed:
-        form.plain("users", [(each, form.value(each, time)) for each, (time, _) in sorted(ledger.users.items())])
+        form.plain("users", _compared(form, ((each, time) for each, (time, _) in ledger.users.items())))
         for number, (phase, known, _) in sorted(ledger.signals.items()):
             form.plain("signal", number, _known(form, ledger.component, phase, known))
     for key, (phase, is_asynchronous, known, _) in sorted(ledger.remote.items(), key=repr):
@@ -249,7 +377,13 @@ def _add_ledger(form: _Form, counts: dict[int, int], place: object, ledger: Any,
 
 def _known(form: _Form, component: int, phase: int, known: Known) -> list[tuple[int, int]]:
     """A contribution to a phase: a later action must know the end of the phase, or all of `known`."""
-    return [(each, form.value(each, time)) for each, time in ((component, phase + 1), *known)]
+    all_known = ((component, phase + 1), *known)
+    return [(form.names.component(each), form.value(each, time, compared=True)) for each, time in all_known]
+
+
+def _compared(form: _Form, actions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Actions that clocks are compared with, by their components."""
+    return [(each, form.value(each, time, compared=True)) for each, time in sorted(actions)]
 
 
 def _machine(cta: Cta, live: dict[int, tuple[str, ...]]) -> Iterator[object]:
