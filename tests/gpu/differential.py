@@ -34,7 +34,7 @@ SCALARS = {
     "u64": "u8", "s64": "i8", "b64": "u8", "f32": "f4", "f64": "f8",
 }  # fmt: skip
 CLUSTER_DIMENSION = 4
-MAX_DYNAMIC_SHARED = 8
+MAX_DYNAMIC_SHARED, NON_PORTABLE_CLUSTER = 8, 14
 ERROR_LOG, ERROR_LOG_BYTES = 5, 6
 SECONDS_PER_CASE = 60
 
@@ -151,6 +151,7 @@ class Driver:
             ctypes.pointer(attribute), int(case["cluster"] != [1, 1, 1]),
         )  # fmt: skip
         self.call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED, case["shared_bytes"])
+        self.call("cuFuncSetAttribute", function, NON_PORTABLE_CLUSTER, 1)
         self.call("cuLaunchKernelEx", ctypes.byref(config), function, parameters, None)
         self.call("cuCtxSynchronize")
 

@@ -166,3 +166,76 @@ def test_arrays_with_the_cuda_array_interface():
     holder = Interface(out)
     assert wl.matmul(Interface(a), Interface(b), out=holder) is holder
     same(out, a.double() @ b.double())
+
+
+GATED = {
+    "swiglu": torch.nn.functional.silu,
+    "geglu": torch.nn.functional.gelu,
+    "geglu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "reglu": torch.relu,
+    "glu": torch.sigmoid,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("m", "n"), [(1, 8), (3, 264), (257, 512), (5, 13)])
+@pytest.mark.parametrize("pair", GATED)
+def test_gated_gemms(pair, m, n, dtype):
+    """Rows of 13 elements have no vectors: PyTorch computes their gradients."""
+    mine = leaves(*(torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, 64), (n, 64), (n, 64))))
+    theirs = leaves(*(each.double() for each in mine))
+    gradient = torch.randn(m, n, device="cuda").to(dtype)
+    wl.gated_linear(*mine, pair=pair).backward(gradient)
+    x, w_gate, w_up = theirs
+    (GATED[pair](x @ w_gate.T) * (x @ w_up.T)).backward(gradient.double())
+    for own, other in zip(mine, theirs, strict=True):
+        assert (own.grad.double() - other.grad).norm() <= 2e-2 * other.grad.norm()
+
+
+def test_gradients_of_a_pair_are_one_kernel(monkeypatch):
+    from warploom.runtime.gpu.prepared import Prepared
+    from warploom.torch.pair_gradients import pair_gradients
+
+    launched, launch_at = [], Prepared.launch_at
+    monkeypatch.setattr(Prepared, "launch_at", lambda self, *given: launched.append(1) or launch_at(self, *given))
+    gradient, gate, up = (torch.randn(77, 264, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    with torch.no_grad():  # as in a backward pass
+        found = pair_gradients("silu", torch.nn.functional.silu, gradient, gate, up)
+    assert len(launched) == 1
+    theirs = leaves(gate.double(), up.double())
+    (torch.nn.functional.silu(theirs[0]) * theirs[1]).backward(gradient.double())
+    for own, other in zip(found, theirs, strict=True):
+        torch.testing.assert_close(own.double(), other.grad, rtol=2**-7, atol=1e-4)
+
+
+def test_a_swapped_mlp_is_trained_in_a_graph():
+    import copy
+
+    import warploom
+
+    class Mlp(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up = (torch.nn.Linear(128, 256, bias=False) for _ in range(2))
+            self.down = torch.nn.Linear(256, 128, bias=False)
+
+        def forward(self, x):
+            return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+    original = Mlp().to("cuda", torch.bfloat16)
+    model = warploom.nn.swap_linears(warploom.nn.swap_gated_mlps(copy.deepcopy(original)))
+    x, gradient = (torch.randn(300, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            model(x).backward(gradient)
+    torch.cuda.current_stream().wait_stream(side)
+    model.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(x).backward(gradient)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    original(x).backward(gradient)
+    for own, other in zip(model.parameters(), original.parameters(), strict=True):
+        assert (own.grad.double() - other.grad.double()).norm() <= 2e-2 * other.grad.double().norm()

@@ -17,7 +17,6 @@ from warploom.ops.planning.request import Request
 from warploom.structured.epilogue.epilogue import GATE, PAIRS, PRE_ACTIVATION, UP
 from warploom.torch.arguments import GATED, GROUPED, OPERANDS, Encoded, extras_by, optional_tensors, with_outputs
 from warploom.torch.gradients import (
-    ACTIVATION_GRADIENTS,
     OPERAND_GRADIENTS,
     activation_gradient,
     bias_gradient,
@@ -30,6 +29,7 @@ from warploom.torch.gradients import (
     within_groups,
 )
 from warploom.torch.op_library import clears_rows, define, launch, register_autograd, result_of
+from warploom.torch.pair_gradients import pair_gradients
 
 ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -140,9 +140,8 @@ def _gated_gradients(
     if gradient is not None:
         gradient = _inside(gradient, ends, of_inputs["residual"])
         of_residual = residual_gradient(ctx, gradient, of_inputs["residual"])
-        gradient = gradient.to(gate.dtype)
-        of_gate = _sum(of_gate, ACTIVATION_GRADIENTS[ctx.activation](gradient * up, gate))
-        of_up = _sum(of_up, gradient * ACTIVATED[ctx.activation](gate))
+        pair = pair_gradients(ctx.activation, ACTIVATED[ctx.activation], gradient.to(gate.dtype), gate, up)
+        of_gate, of_up = _sum(of_gate, pair[0]), _sum(of_up, pair[1])
     of_x: Tensor | None = None
     of_weights: list[Tensor | None] = [None, None]
     of_biases: dict[str, Tensor | None] = {"bias": None, "up_bias": None}

@@ -19,7 +19,7 @@ from warploom.trace.language.values import Value, compute
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 _ERF_SCALE = 0.3275911
 """Abramowitz and Stegun 7.1.26: 1 - P(t)·exp(-x²) with t = 1/(1 + 0.3275911·x), within 1.5e-7 for x ≥ 0."""
-_GELU_CUBE = 0.044715
+GELU_CUBE = 0.044715
 
 
 def _in_f32(function: Callable[[Value], Value]) -> Callable[[Value], Value]:
@@ -148,7 +148,7 @@ def gelu(x: Value) -> Value:
 def gelu_tanh(x: Value) -> Value:
     """The approximation of gelu by tanh that many models were trained with."""
     half = x * 0.5
-    inner = x * fma(x * x, _GELU_CUBE * math.sqrt(2 / math.pi), math.sqrt(2 / math.pi))
+    inner = x * fma(x * x, GELU_CUBE * math.sqrt(2 / math.pi), math.sqrt(2 / math.pi))
     return fma(half, tanh(inner), half)
 
 
@@ -168,5 +168,5 @@ def fast_silu_of_half(half: Value) -> Value:
 def fast_gelu_tanh_of_half(half: Value) -> Value:
     """gelu_tanh(2·half), accurate to about eleven bits."""
     slope = 2 * math.sqrt(2 / math.pi)
-    inner = half * fma(half * half, 4 * _GELU_CUBE * slope, slope)
+    inner = half * fma(half * half, 4 * GELU_CUBE * slope, slope)
     return fma(half, fast_tanh(inner), half)
