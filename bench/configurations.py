@@ -40,7 +40,7 @@ from dense import INPUTS, K_MAJOR, Majors, plain_arguments, plain_peer
 from dense import named as long_name
 from inputs import Maker
 from measuring import Options, call_of, graph_for, machine, rotating, run_alone, run_cool, timed
-from model_shapes import FITTED, LATER_FITTED, MORE_FITTED
+from model_shapes import FITTED, LATER_FITTED, LATEST_FITTED, MORE_FITTED
 from protocol import WARM
 from shapes import STEP, Shape, flops_of, label_of, parsed, random_shapes
 from tables import RESULTS
@@ -66,6 +66,7 @@ PEER_EVERY = 6
 SETTLED_FLOPS = 4e9
 """Floating-point operations of a GEMM from which some shapes reach the power limit when they run alone: the clock then needs
 time to settle."""
+MODEL_SHAPES = {"fitted": FITTED, "more": MORE_FITTED, "later": LATER_FITTED, "latest": LATEST_FITTED}
 TURNS = 12
 """Configurations whose graphs alternate with cuBLAS's; more would need too much memory."""
 
@@ -322,12 +323,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40, help="shapes drawn at random, where none are named")
     parser.add_argument("--seed", type=int, default=torch.seed() % 1_000_000)
     parser.add_argument(
-        "--models", action="store_true", help="the shapes of public models that the heuristics are fitted to"
+        "--models",
+        choices=MODEL_SHAPES,
+        nargs="?",
+        const="fitted",
+        help="shapes of public models that the heuristics are fitted to: the first sample, or one of those after it",
     )
-    parser.add_argument(
-        "--more-models", action="store_true", help="other such shapes, most of them of a few tiles per SM"
-    )
-    parser.add_argument("--later-models", action="store_true", help="others of 129 to 1500 rows, and some slow choices")
     parser.add_argument("--alone", action="store_true", help="time one configuration at a time, as it runs for a user")
     parser.add_argument("--cool", action="store_true", help="with --alone: also at the free clock")
     parser.add_argument("--rows", type=int, default=1, help="with --models: only shapes with at least so many rows")
@@ -353,10 +354,8 @@ def main() -> int:
     started, rng = time.monotonic(), random.Random(asked.seed)
     shapes = parsed(asked.shapes) if asked.shapes else random_shapes(asked.seed, asked.count)
     if asked.models:
-        shapes = [each for each in FITTED if each[0] >= asked.rows and flops_of(each) >= asked.gflop * 1e9]
-        rng.shuffle(shapes)
-    if asked.more_models or asked.later_models:
-        shapes = list(LATER_FITTED if asked.later_models else MORE_FITTED)
+        drawn = MODEL_SHAPES[asked.models]
+        shapes = [each for each in drawn if each[0] >= asked.rows and flops_of(each) >= asked.gflop * 1e9]
     if asked.below is not None:
         shapes = slow_shapes(asked.below, asked.files)
     majors = majors_of(asked.majors)

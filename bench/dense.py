@@ -13,7 +13,7 @@ from shapes import Shape, flops_of
 from tables import Row, one_line
 
 import warploom
-from warploom.heuristics import EMULATED, choose, key_of
+from warploom.heuristics import EMULATED, choose, key_of, shared
 from warploom.structured.config.sm90 import USUAL_STAGES, HopperConfig
 
 TOLERANCE = 2.0**-7
@@ -96,7 +96,8 @@ def chosen(shape: Shape, **more: Any) -> HopperConfig:
     """Name the configuration that a call uses, plain or with `fused=True, residual=True`."""
     m, n, k = shape
     key = key_of("dense", m, n, k, a_type="bf16", c_type="bf16", use_tma_store=n % 8 == 0, **more)
-    return choose(key, EMULATED["sm_90a"])
+    device = EMULATED["sm_90a"]
+    return choose(shared(key, device), device)
 
 
 def named(config: HopperConfig) -> str:

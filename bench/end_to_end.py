@@ -4,8 +4,8 @@
     PYTHONPATH=src python3 bench/end_to_end.py prefill "decode 8"       some tasks
     PYTHONPATH=src python3 bench/end_to_end.py --seconds 200            stop in time; run again to go on
 
-Both sides have the same weights, the same attention and the same norms; ours has `warploom.nn.swap_linears`, and in the side
-`gated` its MLP calls `warploom.gated_linear`. Eager is compared with eager, and compiled with compiled. Each side runs alone
+Both sides have the same weights, the same attention and the same norms; ours has `warploom.nn.swap_linears`, and the side
+`gated` also `warploom.nn.swap_gated_mlps`. Eager is compared with eager, and compiled with compiled. Each side runs alone
 and cool (bench/protocol.py). Decoding runs in CUDA graphs over a filled cache of keys and values. Before timing, the errors of
 all sides against float32 are compared: the mean square of the swapped side's may be at most `WORSE` times PyTorch's own. Peak
 memory is that of one step. JSON goes to end_to_end.json in bench/results.
@@ -68,14 +68,9 @@ class Mlp(nn.Module):
         super().__init__()
         self.gate, self.up = (nn.Linear(d, ffn, bias=False) for _ in range(2))
         self.down = nn.Linear(ffn, d, bias=False)
-        self.is_gated = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.is_gated:
-            hidden = warploom.gated_linear(x, self.gate.weight, self.up.weight)
-        else:
-            hidden = functional.silu(self.gate(x)) * self.up(x)
-        return self.down(hidden)
+        return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
 class Attention(nn.Module):
@@ -139,9 +134,7 @@ def models(sizes: Sizes) -> dict[str, Stack]:
     swapped, gated = (copy.deepcopy(first) for _ in range(2))
     for each in (swapped, gated):
         warploom.nn.swap_linears(each)
-    for module in gated.modules():
-        if isinstance(module, Mlp):
-            module.is_gated = True
+    warploom.nn.swap_gated_mlps(gated)
     return {TORCH: first, "swapped": swapped, "gated": gated}
 
 
@@ -169,8 +162,8 @@ class Task:
 
 
 TASKS = {
-    "train": Task(4, 2048, "train", (TORCH, "swapped")),
-    "train compiled": Task(4, 2048, "train compiled", (TORCH, "swapped")),
+    "train": Task(4, 2048, "train", (TORCH, "swapped", "gated")),
+    "train compiled": Task(4, 2048, "train compiled", (TORCH, "swapped", "gated")),
     "prefill": Task(1, 4096, "prefill", (TORCH, "swapped", "gated")),
     **{f"decode {batch}": Task(batch, 1, "decode", (TORCH, "swapped", "gated")) for batch in (1, 8, 64)},
 }

@@ -2,8 +2,8 @@
 
     python bench/model_shapes.py        prints both parts
 
-The heuristics are fitted to `FITTED`, `MORE_FITTED` and `LATER_FITTED`; published ratios are those of `HELD_OUT` and `FRESH`, which nothing
-was fitted to.
+The heuristics are fitted to `FITTED`, `MORE_FITTED`, `LATER_FITTED` and `LATEST_FITTED`; published ratios are those of `HELD_OUT` and
+`FRESH`, which nothing was fitted to.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def sample(seed: int = SEED, count: int = COUNT) -> list[Shape]:
 SAMPLE = sample()
 HELD_OUT = SAMPLE[::3]
 FITTED = [shape for shape in SAMPLE if shape not in HELD_OUT]
-FRESH_SEED, FRESH_COUNT = 20261118, 64
-EARLIER_FRESH = (sample(31337, 80), sample(20261117, 160))
-"""Samples that were held out once; slow choices of them are among `MORE_FITTED` and `LATER_FITTED` since."""
+FRESH_SEED, FRESH_COUNT = 20261119, 64
+EARLIER_FRESH = (sample(31337, 80), sample(20261117, 160), sample(20261118, 240), sample(1182026, 480))
+"""Samples that were held out once; slow choices of them are among those that the heuristics are fitted to since."""
 _SLOW_CHOICES: tuple[Shape, ...] = ((256, 1792, 3584), (128, 4608, 7168), (8, 18432, 7168), (1500, 2560, 5120))
 
 
@@ -108,7 +108,7 @@ def _more_fitted(seed: int = 17) -> list[Shape]:
     Most have at most two waves of small tiles, where splits, clusters and widths decide; some have few rows and large
     weights, and some have many rows.
     """
-    first, second = EARLIER_FRESH
+    first, second, *_ = EARLIER_FRESH
     second = [each for each in second if each not in {*SAMPLE, *first}][:64]
     free = sorted(set(every_shape()) - {*SAMPLE, *first, *second})
     random.Random(seed).shuffle(free)
@@ -138,15 +138,39 @@ def _later_fitted(seed: int = 18) -> list[Shape]:
 
 
 LATER_FITTED = _later_fitted()
-_KNOWN = {*SAMPLE, *EARLIER_FRESH[0], *EARLIER_FRESH[1], *MORE_FITTED, *LATER_FITTED}
-FRESH = [each for each in sample(FRESH_SEED, 240) if each not in _KNOWN][:FRESH_COUNT]
+_LATEST_SLOW: tuple[Shape, ...] = (
+    (777, 5120, 3072), (100, 9472, 3584), (1024, 2048, 7168), (3000, 512, 4096), (8192, 512, 7168), (256, 16384, 512),
+    (512, 10240, 8192), (16, 6144, 4096),
+)  # fmt: skip
+
+
+def _latest_fitted(seed: int = 19) -> list[Shape]:
+    """Draw shapes of 96 rows and more from 2 GFLOP up, as many of few tiles as of many, after the slow choices."""
+    taken = {*SAMPLE, *(each for drawn in EARLIER_FRESH[:3] for each in drawn), *MORE_FITTED, *LATER_FITTED}
+    free = sorted(set(every_shape()) - taken)
+    random.Random(seed).shuffle(free)
+    free = [(m, n, k) for m, n, k in free if m >= 96 and 2e9 < 2 * m * n * k < 4e11 and k >= 512]
+    few, some, many = (
+        [each for each in free if least < each[0] * each[1] <= most]
+        for least, most in ((2**17, 2**21), (2**21, 2**23), (2**23, 2**28))
+    )
+    found = list(_LATEST_SLOW)
+    while len(found) < 80:
+        found += [each.pop() for each in (few, some, many) if each]
+    return found
+
+
+LATEST_FITTED = _latest_fitted()
+_FITTED_TO = {*MORE_FITTED, *LATER_FITTED, *LATEST_FITTED}
+_KNOWN = {*SAMPLE, *(each for drawn in EARLIER_FRESH for each in drawn), *_FITTED_TO}
+FRESH = [each for each in sample(FRESH_SEED, 960) if each not in _KNOWN][:FRESH_COUNT]
 """A second sample that nothing is fitted to, for choices that were fitted after the first one had been measured."""
 
 if __name__ == "__main__":
     for name, shapes in (
         ("fitted", FITTED),
         ("held out", HELD_OUT),
-        ("also fitted", [*MORE_FITTED, *LATER_FITTED]),
+        ("also fitted", [*MORE_FITTED, *LATER_FITTED, *LATEST_FITTED]),
         ("fresh", FRESH),
     ):
         print(f"{name}: {len(shapes)}", *sorted(map(label_of, shapes)), sep="\n")

@@ -737,7 +737,7 @@ def _place(arg: Any, memory: GlobalMemory, name: str) -> int:
 def _report(grid: Grid, seconds: float) -> Run:
     counts: dict[str, int] = {}
     covered: dict[str, set[int]] = {}
-    for (families, lines), total in zip(grid.program.tallies, grid.executed, strict=True):
+    for (families, lines), total in zip(grid.program.tallies, grid.executed.tolist(), strict=True):
         if total:
             for family, count in families.items():
                 counts[family] = counts.get(family, 0) + count * total

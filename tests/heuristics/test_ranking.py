@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from warploom.heuristics import EMULATED, Device, choose, key_of, rank, shared, source_of
+from warploom.heuristics.sm90 import ranking
 from warploom.heuristics.sm90.cost_model import CandidateArrays, expected_times
 from warploom.heuristics.sm90.dependent_launches import saved_times
 from warploom.heuristics.sm90.device_data import data_for, read_data, shipped
@@ -46,7 +48,10 @@ def test_a_gpu_that_was_not_measured_is_ranked_by_the_model_with_its_own_sms(dev
 
 
 def test_sources():
-    assert source_of(H200) == "measured on NVIDIA H200 (2026-11-18): table of 982 problems, cost model, decision trees"
+    document = json.loads(MEASURED.read_text("utf-8"))
+    problems = f"table of {len(table_entries([document]))} problems"
+    day = document["when"].partition("T")[0]
+    assert source_of(H200) == f"measured on NVIDIA H200 ({day}): {problems}, cost model, decision trees"
     assert source_of(B200) == "waves rule, not measured"
 
 
@@ -103,7 +108,7 @@ def test_each_data_file_names_its_device_and_origin():
 
 
 def test_a_problem_shares_the_choice_of_one_with_a_few_more_rows():
-    wanted = {1: 1, 16: 16, 17: 24, 100: 104, 128: 128, 129: 160, 300: 320, 512: 512, 513: 576, 4097: 4160, 8000: 8000}
+    wanted = {1: 1, 16: 16, 17: 24, 100: 104, 128: 128, 129: 136, 300: 304, 512: 512, 777: 784, 4097: 4104, 8000: 8000}
     for m, common in wanted.items():
         problem = key_of("dense", m, 4104, 4096, a_type="bf16", residual=True)
         assert shared(problem, H200) == key_of("dense", common, 4104, 4096, a_type="bf16", residual=True)
@@ -116,3 +121,27 @@ def test_a_measured_problem_keeps_its_own_choice():
     problem = key_of(kind, m, n, k, count, a_type="bf16")
     assert shared(problem, H200) == problem
     assert shared(problem, H100).m > m
+
+
+def test_a_configuration_serves_if_it_is_about_as_fast_as_the_choice():
+    """Of others in random order, the fastest within 2 % by the order and times of `rank`; on a measured GPU and another."""
+    for device in (H200, H100):
+        problem = key_of("dense", 1000, 2056, 4104, a_type="bf16")
+        order = list(islice(rank(problem, device), 40))
+        times = ranking._corrected_times(CandidateArrays.of_configs(order), problem, device)
+        near = [config for config, time in zip(order, times, strict=True) if time <= 1.02 * times[0]]
+        far = [config for config, time in zip(order, times, strict=True) if time > 1.02 * times[0]]
+        assert near
+        assert far
+        mixed = random.sample(order, len(order))
+        assert ranking.as_fast_as_choice(problem, device, mixed) == order[0]
+        assert ranking.as_fast_as_choice(problem, device, [near[-1], *far]) == near[-1]
+        assert ranking.as_fast_as_choice(problem, device, far) is None
+        assert ranking.as_fast_as_choice(problem, device, []) is None
+
+
+def test_no_expectation_replaces_a_measured_choice():
+    keys = [key_of(*key[:5], a_type="bf16") for key in data_for(H200).table if key[0] == "dense" and key[1] > 500]
+    problem = next(key for key in keys if data_for(H200).find(key))
+    assert ranking.as_fast_as_choice(problem, H200, list(islice(rank(problem, H200), 5))) is None
+    assert ranking.as_fast_as_choice(problem, H100, list(islice(rank(problem, H100), 5))) is not None

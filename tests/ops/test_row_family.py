@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 from tests.runtime.fake_driver import FakeLibrary
 
-from warploom.heuristics import rounded_rows
+from warploom.heuristics import Device, choose, rounded_rows
+from warploom.heuristics.sm90 import ranking
+from warploom.heuristics.sm90.cost_model import CandidateArrays
 from warploom.ops import gated_linear, linear
 from warploom.ops.determinism import determinism
 from warploom.ops.planning import planner
@@ -131,7 +134,7 @@ def test_other_calls_are_not_resized(gpu):
 def test_an_m_of_a_known_class_gets_its_kernel_at_once(gpu):
     plan = plan_of(gpu, linear, LINEAR)
     family = family_of(gpu, plan, 1000)
-    m = 1001
+    m = 999
     assert rounded_rows(m) == rounded_rows(1000)
     before = loading.loaded_count()
     found = family.find(m, may_substitute=False)
@@ -153,7 +156,7 @@ def test_a_new_class_runs_with_the_nearest_kernel_until_its_own_is_built(gpu):
     later = family.find(2000, may_substitute=True)
     assert later.is_final
     assert later.prepared.signature() == plan(2000)[1].signature()
-    assert family.find(2001, may_substitute=True).is_final  # of the same class
+    assert family.find(1999, may_substitute=True).is_final  # of the same class
     assert waits.summary().substituted == 1
 
 
@@ -212,3 +215,26 @@ def test_splits_in_memory_take_only_as_many_rows_as_are_resident(gpu):
     family = family_of(gpu, plan_of(gpu, linear, LINEAR, config=config), 200)
     assert family.find(200, may_substitute=True).is_final
     assert family.find(4000, may_substitute=True) is None
+
+
+def test_a_new_class_shares_a_loaded_kernel_that_is_about_as_fast(gpu):
+    """Its own kernel is built only if it is expected to be more than 2 % faster."""
+    plan = plan_of(gpu, linear, {"x": ("m", 4096), "w": (2048, 4096), "out": ("m", 2048)})
+    family = family_of(gpu, plan, 700)
+    device = Device(gpu.gpu.name, gpu.gpu.sms)
+    shared, sizes = 0, random.sample(range(513, 1025), 24)
+    for m in sizes:
+        loaded = {config for config, base in family._bases.items() if base.takes(m)}
+        family.find(m, may_substitute=True)
+        assert worker().wait(60)
+        key = replace(family._like, m=rounded_rows(m))
+        own, found = choose(key, device), family._choices[rounded_rows(m)]
+        times = ranking._corrected_times(CandidateArrays.of_configs([own, *loaded]), key, device)
+        if found in loaded and found != own:
+            shared += 1
+            assert times[0] < min(times[1:]) <= 1.02 * times[0]
+        elif own not in loaded:
+            assert found == own
+            assert min(times[1:]) > 1.02 * times[0]
+    assert shared
+    assert len(family._bases) < len({choose(replace(family._like, m=rounded_rows(m)), device) for m in (700, *sizes)})

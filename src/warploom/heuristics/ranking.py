@@ -46,16 +46,17 @@ def choose(problem: ProblemKey, device: Device) -> Any:
     return next(ranker.rank(problem, device), None) or ranker.fallback(problem, device)
 
 
-_ROUNDED = ((16, 1), (128, 8), (512, 32))
-"""Up to these rows, the multiple to which they are rounded up; above, to a multiple of `_COARSEST`."""
-_COARSEST = 64
+_OWN_CHOICE = 16
+"""Rows up to which every m has a choice of its own."""
+_ROUNDED = 8
+"""The multiple to which more rows are rounded up: a tile with A and B swapped has a multiple of 8 columns along m."""
 
 
 def shared(problem: ProblemKey, device: Device) -> ProblemKey:
     """Return the problem whose choice another shares: m is rounded up, unless the device's table has the problem.
 
-    Kernels take their sizes at run time, and most tiles have a multiple of 64 rows: nearby m have the same number of
-    tiles, and need neither a ranking nor a kernel of their own.
+    Kernels take their sizes at run time, and nearby m have the same number of tiles: they need neither a ranking nor a
+    kernel of their own.
     """
     if device.target == "sm_90a" and data_for(device).is_measured_on(device) and data_for(device).find(problem):
         return problem
@@ -64,8 +65,7 @@ def shared(problem: ProblemKey, device: Device) -> ProblemKey:
 
 def rounded_rows(m: int) -> int:
     """Return the m, not less than this one, whose choice it shares."""
-    step = next((step for most, step in _ROUNDED if m <= most), _COARSEST)
-    return -(-m // step) * step
+    return m if m <= _OWN_CHOICE else -(-m // _ROUNDED) * _ROUNDED
 
 
 def rows_in_table(problem: ProblemKey, device: Device) -> frozenset[int]:

@@ -15,14 +15,14 @@ from warploom.heuristics.sm90.ranking import RERANKED
 from warploom.heuristics.sm90.trees import FEATURES, features_of, limited
 from warploom.tuning.fitting import Measured, regret_of
 
-_NEAR = 8
+_NEAR = 4
 """A fast configuration weighs more than a slow one: by this power of their times."""
 _WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "trees": {"cool": 30.0, "alone": 30.0, "": 1.0},
-    "power_bound_trees": {"cool": 60.0, "alone": 10.0, "": 1.0},
+    "power_bound_trees": {"cool": 60.0, "alone": 30.0, "": 1.0},
 }
 """By the name of the trees, the weights of configurations by how they were timed; others are left out."""
-_SHARED_POWER = 0.1
+_SHARED_POWER = 0.3
 """Weight of those that shared the power limit with others: alternating configurations lend each other clock, so that
 the one that needs more energy looks faster than it is."""
 _ENOUGH = 20
@@ -33,7 +33,7 @@ _PARAMETERS: Mapping[str, Any] = {
     "learning_rate": 0.1,
     "max_leaf_nodes": 32,
     "max_depth": 8,
-    "min_samples_leaf": 40,
+    "min_samples_leaf": 20,
     "l2_regularization": 5.0,
     "early_stopping": False,
 }
@@ -44,7 +44,11 @@ class _Rows:
     """All measurements as one table."""
 
     features: Numbers
+    times: Numbers
+    """By the model."""
     errors: Numbers
+    """The logarithm of measured by modelled time, relative to the mean of its problem: what all configurations of a
+    problem share, such as the clock of the day, decides no choice."""
     weights: Numbers
     problem: Numbers
     shape: Numbers
@@ -101,7 +105,7 @@ def cross_validate(measured: Sequence[Measured], model: Model, sms: int) -> Regr
     for number, each in enumerate(single):
         if len(each.us) >= _ENOUGH:
             own = rows.problem == number
-            times = each.us / np.exp(rows.errors[own])
+            times = rows.times[own]
             is_first = times.argsort().argsort() < RERANKED
             by_model.append(regret_of(each, times))
             by_trees.append(regret_of(each, np.where(is_first, times * np.exp(predicted[own]), np.inf)))
@@ -125,8 +129,11 @@ def _rows_of(measured: Sequence[Measured], model: Model, sms: int, weights: Mapp
         features, times = features_of(CandidateArrays.of_configs(each.configs), each.problem, model, sms)
         shape = shapes.setdefault(each.problem.sizes, len(shapes))
         count = len(each.us)
-        near = (each.us.min() / each.us) ** _NEAR * _weight_of(each, weights)
-        parts.append((features, np.log(each.us / times), near, [number] * count, [shape] * count))
+        near = (each.us.min() / each.us) ** _NEAR
+        errors = np.log(each.us / times)
+        errors = errors - np.average(errors, weights=near)
+        weight = near * _weight_of(each, weights)
+        parts.append((features, times, errors, weight, [number] * count, [shape] * count))
     return _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

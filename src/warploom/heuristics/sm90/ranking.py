@@ -17,9 +17,10 @@ from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.heuristics.device import Device
 from warploom.heuristics.problem_key import ProblemKey
 from warploom.heuristics.sm90.candidates import FUSED_ACCUMULATORS, KINDS, Fields, build, rows_for
-from warploom.heuristics.sm90.cost_model import CandidateArrays, Indices, expected_times, is_dense_16bit
+from warploom.heuristics.sm90.cost_model import CandidateArrays, Indices, Numbers, expected_times, is_dense_16bit
 from warploom.heuristics.sm90.dependent_launches import saved_times
 from warploom.heuristics.sm90.device_data import data_for
+from warploom.heuristics.sm90.trees import Trees
 from warploom.structured.config.sm90 import ROW_BYTES, HopperConfig
 
 RERANKED = 64
@@ -31,6 +32,8 @@ _IN_PLACE, _THREE_IN_PLACE = 192, 92
 _WIDEST_SUBTILE, _WIDEST_IN_CLUSTER, _WIDEST_STACKED = 232, 224, 128
 """Subtile columns up to which they do not spill, if a thread holds accumulators of 64 rows, without and with a cluster,
 and of more."""
+_AS_FAST = 1.02
+"""Expected times up to this multiple of another's count as equal to it: the expectation is not more accurate."""
 LEAST_SHARE = 4
 """K tiles that each CTA must have for stream-K to be a candidate."""
 
@@ -43,6 +46,23 @@ def rank(problem: ProblemKey, device: Device) -> Iterator[HopperConfig]:
     for config in _by_expectation(problem, device):
         if config != measured:
             yield config
+
+
+def as_fast_as_choice(problem: ProblemKey, device: Device, configs: Sequence[HopperConfig]) -> HopperConfig | None:
+    """Return the fastest of some configurations by expectation, if it is about as fast as the choice; None otherwise.
+
+    The choice of a problem in the device's table was measured, and no expectation replaces it.
+    """
+    if _measured(problem, device) is not None:
+        return None
+    chosen = next(_by_expectation(problem, device), None)
+    fitting = list(itertools.compress(configs, _fits(CandidateArrays.of_configs(configs), problem, device.sms)))
+    if chosen is None or not fitting:
+        return None
+    candidates = CandidateArrays.of_configs([chosen, *fitting])
+    of_choice, *times = _corrected_times(candidates, problem, device).tolist()
+    fastest, config = min(zip(times, fitting, strict=True), key=lambda each: each[0])
+    return config if fastest <= _AS_FAST * of_choice else None
 
 
 def fallback(problem: ProblemKey, _: Device) -> HopperConfig:
@@ -90,17 +110,33 @@ def _by_expectation(problem: ProblemKey, device: Device) -> Iterator[HopperConfi
 
 def _order(candidates: CandidateArrays, problem: ProblemKey, device: Device) -> Indices:
     """Return the indices of candidates by expected time; those that leave no registers for an epilogue come last."""
-    data = data_for(device)
     crowded = (candidates.accumulators > FUSED_ACCUMULATORS) & problem.fused
-    saved = saved_times(candidates, problem)
-    order = np.lexsort((expected_times(candidates, problem, data.models, sms=device.sms) - saved, crowded))
-    is_plain = is_dense_16bit(problem) and not problem.fused and not problem.residual
-    trees = data.trees_for(problem) if is_plain and data.is_measured_on(device) else None
-    if trees is None:
+    order = np.lexsort((_modelled_times(candidates, problem, device), crowded))
+    if _trees_for(problem, device) is None:
         return order
     first = order[:RERANKED]
-    again = np.lexsort((trees.times(candidates.take(first), problem, data.models) - saved[first], crowded[first]))
+    again = np.lexsort((_corrected_times(candidates.take(first), problem, device), crowded[first]))
     return np.concatenate((first[again], order[RERANKED:]))
+
+
+def _modelled_times(candidates: CandidateArrays, problem: ProblemKey, device: Device) -> Numbers:
+    """Return the times of the cost model, less what dependent launches save."""
+    times = expected_times(candidates, problem, data_for(device).models, sms=device.sms)
+    return times - saved_times(candidates, problem)
+
+
+def _corrected_times(candidates: CandidateArrays, problem: ProblemKey, device: Device) -> Numbers:
+    """Return the same as corrected by the trees, where there are any for the problem."""
+    trees = _trees_for(problem, device)
+    if trees is None:
+        return _modelled_times(candidates, problem, device)
+    return trees.times(candidates, problem, data_for(device).models) - saved_times(candidates, problem)
+
+
+def _trees_for(problem: ProblemKey, device: Device) -> Trees | None:
+    data = data_for(device)
+    is_plain = is_dense_16bit(problem) and not problem.fused and not problem.residual
+    return data.trees_for(problem) if is_plain and data.is_measured_on(device) else None
 
 
 def _considered(problem: ProblemKey) -> tuple[Sequence[Fields], CandidateArrays]:

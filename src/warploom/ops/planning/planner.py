@@ -338,7 +338,8 @@ def _needs_registers(request: Request, *, in_place: bool) -> bool:
     is_early = epilogue.bias is not None and epilogue.bias.kind == "row" and getattr(bias, "ndim", 0) == 1
     is_fast = OF_NUMPY[request.dtype.name] in LOW_PRECISION_TYPES
     return bool(
-        any((epilogue.function, epilogue.store, epilogue.outputs))
+        any((epilogue.function, epilogue.store))
+        or (epilogue.outputs and not (is_dense and epilogue.pair))  # gate and up are stored as they are
         or (epilogue.pair and not (is_dense and is_fast and epilogue.pair in _FAST_PAIRS))
         or (epilogue.activation and not (is_dense and is_fast))
         or (epilogue.bias and not (is_dense and is_early))

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from warploom.diagnostics import WarploomError
 from warploom.heuristics import Device, ProblemKey, rounded_rows, rows_in_table
+from warploom.heuristics.sm90.ranking import as_fast_as_choice
 from warploom.host.arrays import buffer_of
 from warploom.host.launch import Launch
 from warploom.host.program import Ptx
 from warploom.host.tensor_map import TensorMap
 from warploom.kernels.call import Call
 from warploom.kernels.sm90.binding import bind, meeting_ctas, resized
+from warploom.ops.determinism import SETTINGS
 from warploom.ops.planning.arrays import ArrayDescriptor
 from warploom.ops.planning.planner import tuned
 from warploom.ops.planning.prepare import Bound
@@ -104,8 +106,9 @@ class RowFamily:
     def find(self, rows: int, *, may_substitute: bool) -> Found | None:
         """Return the call for m rows, if a loaded kernel can serve it.
 
-        Where no configuration has been chosen for such an m, the kernel of the nearest m may serve as a substitute;
-        meanwhile the call is planned from the start in the background.
+        Where no configuration has been chosen for such an m, the kernel of the nearest m may serve as a substitute.
+        Meanwhile a loaded kernel that is expected to be about as fast as the choice is looked for in the background,
+        and if there is none, the call is planned from the start.
         """
         group = self._group_of(rows) if rows > 1 and self._like is not None else None
         if group is None:
@@ -144,9 +147,24 @@ class RowFamily:
         fitting = [each for each in bases if each[1].takes(rows)]
         return min(fitting, key=lambda each: each[0])[1] if fitting else None
 
+    def _loaded_for(self, rows: int, group: int) -> HopperConfig | None:
+        """Return a loaded configuration that is expected to be about as fast as the choice; None if there is none."""
+        assert self._like is not None
+        if SETTINGS.batch_invariant != self._like.unsplit:  # the setting has changed meanwhile
+            return None
+        taking = [config for config, base in list(self._bases.items()) if base.takes(rows)]
+        device = Device(self._device.gpu.name, self._device.gpu.sms)
+        return as_fast_as_choice(replace(self._like, m=group), device, taking)
+
     def _improve(self, rows: int, group: int, meanwhile: HopperConfig) -> None:
-        """Plan a call from the start; if that fails, the kernel that serves it meanwhile remains."""
+        """Choose a loaded kernel or plan a call from the start; if that fails, the kernel that serves it meanwhile
+        remains.
+        """
         try:
+            shared = self._loaded_for(rows, group)
+            if shared is not None:
+                self._choices[group] = shared
+                return
             made, prepared = self._plan(rows)
             assert self._like is not None
             if made.key is None or made.key.unsplit != self._like.unsplit:  # the setting has changed meanwhile
