@@ -269,6 +269,8 @@ def test_a_violation_names_its_field_and_value(config, problem):
 
 @settings(max_examples=300, deadline=None)
 @given(configs(most=3))
+@example(MatmulConfig(gated=True))
+@example(MatmulConfig(AB_swapped=True, gated=True))
 def test_valid_configurations_fit_into_the_hardware(config):
     assume(not violations(config))
     assert config.num_group_stages >= 1
@@ -276,7 +278,8 @@ def test_valid_configurations_fit_into_the_hardware(config):
     assert config.shared_bytes <= MACHINE.shared_per_block
     last = (config.num_accum_pipeline_stages - 1) * config.stage_stride_cols
     assert last + config.accumulator_columns <= config.tensor_memory_columns <= MACHINE.tensor_columns
-    assert config.epilogue.num_stages * config.stageN == config.accumulator_columns
+    accumulators = 2 if config.gated else 1  # gate and up; the writer makes one column of both
+    assert accumulators * config.written.epilogue.num_stages * config.stageN == config.accumulator_columns
     assert config.threads <= MACHINE.threads_per_block
     raw = config.num_pipeline_stages * (config.BM + config.BN) * 128
     assert config.shared_bytes >= raw + config.num_output_stages * config.stageN * 64 * config.c_bytes
