@@ -2,7 +2,7 @@
 
     python bench/line_counts.py
 
-A family is a module with a kernel in it; shared modules are listed after them.
+A family is a module of a target's folder with a kernel in it; modules that the targets share are listed after them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def counts() -> list[Count]:
         text = file.read_text("utf-8")
         if file.name != "__init__.py":
             name = file.relative_to(KERNELS).with_suffix("").as_posix()
-            found.append(Count(name, authors_lines(text), has_kernel(text)))
+            found.append(Count(name, authors_lines(text), has_kernel(text) and file.parent != KERNELS))
     return sorted(found, key=lambda count: (not count.is_family, count.name != DEFAULT, count.name))
 
 

@@ -207,6 +207,7 @@ def run(options: argparse.Namespace) -> None:
             continue
         start = time.process_time()
         row["explore"], row["schedules"] = explored(name, _job(name, mutant))
+        row["revision"] = results["revision"]
         if options.verbose:
             seconds = time.process_time() - start
             print(key(name, mutant), name, mutant.name, "->", row["explore"], row["schedules"], f"{seconds:.1f} s")
@@ -230,7 +231,11 @@ def check_whole(_: argparse.Namespace) -> None:
 
 
 def again(options: argparse.Namespace) -> None:
-    """Explore the mutants that survived once more: the schedules may have changed since."""
+    """Explore the mutants that survived once more: the schedules may have changed since.
+
+    A later call goes on where the last one with the same revision stopped. Mutants of texts that the library no longer
+    writes are dropped.
+    """
     results, end = read(), time.monotonic() + 60 * options.minutes
     results |= {"budget": BUDGET, "revision": options.revision or results["revision"]}
     known = {key(name, mutant): (name, mutant) for name, mutant in all_mutants(list(CASES), 1 << 20)}
@@ -239,12 +244,14 @@ def again(options: argparse.Namespace) -> None:
         row["equivalent"] = judged(*known[number])
     for number, row in rows.items():
         missed = not row["old"] and (options.all or not row.get("explore"))
-        if not missed or time.monotonic() > end or (options.name and row["class"] not in options.name):
+        is_done = "explore" in row and row.get("revision") == options.revision
+        if not missed or is_done or time.monotonic() > end or (options.name and row["class"] not in options.name):
             continue
         if row["equivalent"]:
             continue
         name, mutant = known[number]
         row["explore"], row["schedules"] = explored(name, _job(name, mutant))
+        row["revision"] = results["revision"]
         if options.verbose:
             print(number, name, mutant.name, mutant.before.strip()[:60], "->", row["explore"], row["schedules"])
             sys.stdout.flush()
@@ -275,8 +282,9 @@ def page(_: argparse.Namespace) -> None:
     left = [row for row in tried if not row["explore"]]
     share = f"{len(found)} of {len(tried)} ({100 * len(found) / max(len(tried), 1):.0f} %)"
     asked = [row for row in equivalent if row["equivalent"] in BY_THE_LETTER]
-    earlier = [row for row in tried if row.get("revision")]
-    missed_earlier = sum(not row["explore"] for row in earlier)
+    revisions = Counter(row["revision"] for row in tried)
+    by_revision = ", ".join(f"{count} with {name}" for name, count in revisions.most_common())
+    chosen = "all" if len(tried) == len(real) else len(tried)
     strict = f"{len(found)} of {len(tried) + len(asked)} ({100 * len(found) / max(len(tried) + len(asked), 1):.0f} %)"
     baseline = f" of {results['baseline']}" if results["baseline"] else ""
     lines = [
@@ -291,14 +299,7 @@ def page(_: argparse.Namespace) -> None:
         f"- {len(rows):,} mutants of {len({row['family'] for row in rows})} kernels: a sample, at most {results['most']} of each kernel and class.",
         f"- {len(rows) - len(missed)} are found by eager, lazy, reverse or random with five seeds{baseline}.",
         f"- {len(missed)} are missed by all of these. {len(equivalent)} of them no run can tell from the whole kernel; the reasons are below.",
-        f"- Of the other {len(real)}, {len(tried)} were explored with {results['budget']} schedules of {results['revision']}, which find {share}.",
-        *(
-            [
-                f"  {len(earlier)} of these were explored by an earlier revision with 32 schedules, which miss {missed_earlier}."
-            ]
-            if earlier
-            else []
-        ),
+        f"- Of the other {len(real)}, {chosen} were explored under {results['budget']} schedules ({by_revision}), which find {share}.",
         f"- That share depends on the judgements. {len(asked)} of the {len(equivalent)} lack an instruction that PTX or CUDA's guide asks for although no run",
         f"  shows it; counted as missed, they make it {strict}. Some rules were written after the first results were known.",
         f"- Of {len(results['whole'])} whole kernels, {sum(map(bool, results['whole'].values()))} fail under one of these schedules.",

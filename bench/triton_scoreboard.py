@@ -41,6 +41,9 @@ UPSTREAM = {
     ("test_int_annotation", "OUT_OF_BOUNDS"): "stores to element 3 of a tensor of one element",
     ("test_warp_specialize_tma_matmul_persistent", "BARRIER_REINITIALISED"): _INITIALISED_AGAIN,
     ("test_warp_specialize_tma_matmul", "BARRIER_REINITIALISED"): _INITIALISED_AGAIN,
+    ("test_line_info", "AssertionError"): (
+        "fails after `test_line_info_env[1]`, which leaves a kernel without line information in Triton's cache; passes by itself"
+    ),
     ("test_blocked_scale_mxfp", "OUT_OF_BOUNDS"): (
         "loads the scales of blocks of 128 columns without a mask: a tile of 256 columns needs two blocks, and N has one"
     ),
