@@ -179,8 +179,9 @@ class Engine:
         self._addresses: dict[str, dict[str, int]] = {}
         """The addresses of kernels, by their object."""
         self._links: list[Any] = []
-        self._compiling = Lock()
-        """Held while kernels are compiled and linked: LLVM lets other threads run, and they may launch."""
+        self._finding, self._compiling = Lock(), Lock()
+        """Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, and they
+        may launch."""
         self.callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         """The tables that call kernels."""
         self.by_operands: dict[object, Kernel | None] = {}
@@ -202,7 +203,9 @@ class Engine:
     def kernel(self, form: Form) -> Kernel | None:
         """The kernel of a form, which has an address once it is linked; None for a form that has none."""
         if form not in self._kernels:
-            self._kernels[form] = self._found(form)
+            with self._finding:  # a form has one kernel, also where threads ask for it at once
+                if form not in self._kernels:
+                    self._kernels[form] = self._found(form)
         return self._kernels[form]
 
     def _found(self, form: Form) -> Kernel | None:
