@@ -16,7 +16,7 @@ from warploom.checker.recurrence.sizes import Family
 from warploom.checker.redundancy import redundant as remarks
 from warploom.checker.report import Cost, Covers, Finding, Party, Relaxed, Report, Verdict
 from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
-from warploom.checker.runs import Checked, checked_run
+from warploom.checker.runs import Checked, checked_run, rare_collections
 from warploom.checker.witness import Confirmation
 from warploom.diagnostics import Diag, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
@@ -70,11 +70,12 @@ def check(
         raise Diag.BAD_LAUNCH.error(what=f"`budget` is {budget!r:.60}; it must be a number of runs")
     launch_ = with_triples(_launch(program, launch))
     start = time.perf_counter()
-    judged = _Judged(launch_, profile, limit, budget)
-    judged.run(sms)
-    if sizes != "launch":
-        judged.generalise(cases, pairs=sizes == "pairs")
-    report = judged.report()
+    with rare_collections():
+        judged = _Judged(launch_, profile, limit, budget)
+        judged.run(sms)
+        if sizes != "launch":
+            judged.generalise(cases, pairs=sizes == "pairs")
+        report = judged.report()
     if profile == "strict" and report.findings:
         lenient = _Judged(launch_, "lenient", limit, 0)
         lenient.run(sms)

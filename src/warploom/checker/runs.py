@@ -27,7 +27,7 @@ from warploom.machine.core.schedule import Eager
 from warploom.machine.core.setup import Setup
 from warploom.machine.translate.translator import Program
 
-_OBJECTS = 20_000
+_OBJECTS = 100_000
 """Objects that are made before Python looks for garbage among them."""
 
 
@@ -101,7 +101,7 @@ def _run(
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
     error = None
     try:
-        with np.errstate(all="ignore"), _rare_collections():
+        with np.errstate(all="ignore"):
             grid.run()
     except Stop:
         pass
@@ -116,8 +116,11 @@ def _run(
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let Python look for garbage less often: events are many small objects that do not refer to each other."""
+def rare_collections() -> Iterator[None]:
+    """Let Python look for garbage less often: events are many small objects that do not refer to each other.
+
+    To be left when the events are gone: it is then that Python looks through those that are left.
+    """
     before = gc.get_threshold()
     if gc.isenabled() and 0 < before[0] < _OBJECTS:
         gc.set_threshold(_OBJECTS, *before[1:])

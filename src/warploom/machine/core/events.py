@@ -303,15 +303,6 @@ class WarpEvents(NamedTuple):
             operation += step
 
 
-@dataclass(frozen=True, slots=True)
-class BarrierSite:
-    """A `bar.sync` that native code may execute for a whole CTA."""
-
-    index: int
-    source: Source
-    declared: Declared
-
-
 class Sites(dict[int, Site]):
     """Instructions by their numbers, each made when it is first asked for."""
 

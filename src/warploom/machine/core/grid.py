@@ -15,11 +15,12 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import BarrierSite, Placed, Site, Source, Started
+from warploom.machine.core.events import Placed, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
 from warploom.machine.core.late_operations import LateOperations
 from warploom.machine.core.names import role_of
-from warploom.machine.core.observation import barrier_site, site
+from warploom.machine.core.native_events import NativeEvents, NativeSite
+from warploom.machine.core.observation import native_site, site
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
 from warploom.machine.core.reporting import Reporter
@@ -32,6 +33,7 @@ from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
 from warploom.machine.instructions.control import Printed
+from warploom.machine.instructions.tma import LoadTouches, enter_maps
 from warploom.machine.memory.polling import Polled, polling
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.store_buffers import Store, StoreBuffers
@@ -91,9 +93,10 @@ class Grid:
         self.maps_at: dict[int, Any] = {}
         """The tensor maps among the parameters, by generic address."""
         self.observers = setup.observers
-        self.reporter = (
-            Reporter(setup.observers, self.shape, self._site, self._barrier_sites) if setup.observers else None
-        )
+        self.reporter: Reporter | None = None
+        if setup.observers:
+            native = NativeEvents(self.shape, self.cluster_shape, self._native_sites, LoadTouches(self.maps_at))
+            self.reporter = Reporter(setup.observers, self.shape, self._site, native)
         self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.eager = isinstance(self.schedule, Eager)
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
@@ -152,6 +155,8 @@ class Grid:
         if engine is not None:
             self.regions = Regions(self.memory, self.params)
             self.flight = InFlight(self.regions.in_flight.data)
+            if self.immediate:
+                enter_maps(self)
         self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
         self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
         self._next = 0
@@ -781,11 +786,10 @@ class Grid:
         """An instruction by its number, as observers know it."""
         return site(self.program.ops[number], self)
 
-    def _barrier_sites(self) -> dict[int, BarrierSite]:
-        """The barriers that native code may pass, by the numbers of their instructions."""
-        if self.texts.of_whole_ctas is None:
-            return {}
-        return {at: barrier_site(op, self) for at, op in enumerate(self.program.ops) if op.family == "bar.sync"}
+    def _native_sites(self) -> dict[int, NativeSite]:
+        """The barriers and copies that native code may execute, by the numbers of their instructions."""
+        found = {at: native_site(op, self) for at, op in enumerate(self.program.ops)}
+        return {at: site for at, site in found.items() if site is not None}
 
     def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)

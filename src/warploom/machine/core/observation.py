@@ -19,7 +19,6 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.machine.core.events import (
     WORD,
-    BarrierSite,
     Clash,
     Declared,
     Site,
@@ -29,6 +28,7 @@ from warploom.machine.core.events import (
     lanes_as_bits,
 )
 from warploom.machine.core.group import WARP
+from warploom.machine.core.native_events import NativeSite
 from warploom.machine.core.reporting import Actor, Reporter
 from warploom.machine.engine.access_log import MOST_LANES, agent_number
 from warploom.machine.instructions.matrices import matrix_rows
@@ -290,12 +290,24 @@ def site(op: Op, grid: Grid) -> Site:
     return Site(grid.source_of(op), _KIND[effect.verb], effect.verb, said, width, one_address)
 
 
-def barrier_site(op: Op, grid: Grid) -> BarrierSite:
-    """A `bar.sync` as its events need it."""
-    index, effect = op.operands["a"], op.form.effects[0]
-    return BarrierSite(
-        int(index.value) if isinstance(index, Immediate) else -1, grid.source_of(op), _declared(op, effect)
-    )
+_NATIVE = {
+    "bar.sync": "syncs",
+    "mbarrier.try_wait.parity": "waits",
+    "mbarrier.test_wait.parity": "waits",
+    "mbarrier.arrive": "arrives",
+    "mbarrier.arrive.expect_tx": "expects",
+    "cp.async.bulk.tensor.load": "loads",
+}
+
+
+def native_site(op: Op, grid: Grid) -> NativeSite | None:
+    """An instruction of whose entries native events are made; None for every other one."""
+    does = _NATIVE.get(op.family)
+    if does is None or (grid.texts.of_whole_ctas is None if does == "syncs" else not grid.immediate):
+        return None
+    index = op.operands["a"] if does == "syncs" else None
+    declared = {effect.verb: _declared(op, effect) for effect in op.form.effects}
+    return NativeSite(does, grid.source_of(op), declared, int(index.value) if isinstance(index, Immediate) else -1)
 
 
 class _Reports:

@@ -8,8 +8,8 @@ asynchronous operation is issued and when it completes. Without observers there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,6 @@ from warploom.machine.core.events import (
     Agent,
     AnyObserver,
     BarrierName,
-    BarrierSite,
     Batch,
     BatchObserver,
     Clash,
@@ -41,18 +40,8 @@ from warploom.machine.core.events import (
     agent_of,
     warps_of,
 )
-from warploom.machine.engine.access_log import (
-    ADDRESS,
-    AGENT,
-    CHANGES,
-    LANES,
-    MOST_ENTRIES,
-    MOST_LANES,
-    SITE,
-    WORDS,
-    AccessLog,
-    agent_parts,
-)
+from warploom.machine.core.native_events import NativeEvents, engine_of
+from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
 from warploom.ptx.syntax.model import Instruction
 
 if TYPE_CHECKING:
@@ -112,12 +101,12 @@ class Reporter:
         observers: Iterable[AnyObserver],
         shape: Triple = (1, 1, 1),
         site: Callable[[int], Site] | None = None,
-        barriers: Callable[[], Mapping[int, BarrierSite]] = dict,
+        native: NativeEvents | None = None,
     ) -> None:
         self.observers = tuple(observers)
         self.log: AccessLog | None = None
-        """The accesses of native code that were not reported yet."""
-        self._shape, self._find_barriers = shape, barriers
+        """What native code has executed and was not reported yet."""
+        self._shape, self.native = shape, native
         self._sites = Sites(site)
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
@@ -126,8 +115,19 @@ class Reporter:
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
         self.lanes = 0
-        self.operations = 0
+        self._operations = 0
         self.meetings = 0
+
+    def _number(self, count: int) -> int:
+        """The number of the first of so many operations that are issued; native code numbers its own in the log."""
+        holder = self.log
+        if holder is None:
+            first = self._operations + 1
+            self._operations += count
+        else:
+            first = holder.operations + 1
+            holder.operations = first + count - 1
+        return first
 
     @property
     def takes_rows(self) -> bool:
@@ -161,10 +161,6 @@ class Reporter:
         """Restrict the next events to some of the actor's lanes."""
         self.lanes = lanes
 
-    @cached_property
-    def _barriers(self) -> Mapping[int, BarrierSite]:
-        return self._find_barriers()
-
     @property
     def has_full_log(self) -> bool:
         """True if native code cannot enter anything more in its log."""
@@ -177,25 +173,22 @@ class Reporter:
         entries, addresses = _NO_ENTRIES if self.log is None else self.log.take()
         others, self._others = self._others, []
         lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
-        met, warps, present = np.zeros(0, np.intp), 0, lanes
-        if self._barriers:
-            table = self._is_barrier
-            at_barriers = table[np.minimum(entries[:, SITE], len(table) - 1).astype(np.intp)]
-            met = at_barriers.nonzero()[0]
-            warps = int(np.count_nonzero(lanes[met]))
-            lanes = np.where(at_barriers[:, None], 0, lanes)
+        places, made = np.zeros(0, np.intp), 0
+        if self.native is not None:
+            places, made = self.native.places(entries)
+        if len(places):
+            lanes = lanes.copy()
+            lanes[places] = 0  # they are no rows
 
         def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
             def placed() -> Iterator[tuple[int, WarpEvents]]:
-                passed = [
-                    each for place in met.tolist() for each in self._passed(place, entries[place], present[place])
-                ]
+                native = [] if self.native is None else self.native.of(entries, addresses, places)
                 # An event after so many entries comes before the entry of that number.
-                every = sorted([*warp_events, *passed], key=lambda each: each[0])
+                every = sorted([*warp_events, *native], key=itemgetter(0))
                 rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
                 return zip(rows, (each for _, each in every), strict=True)
 
-            count = sum([len(each.agents) for _, each in warp_events]) + 2 * warps
+            count = sum([len(each.agents) for _, each in warp_events]) + made
             return Batch(self._sites, Others(count, placed), self._shape, entries, addresses, lanes)
 
         if self._in_batches:
@@ -206,28 +199,6 @@ class Reporter:
             for event in batch([]).events():
                 for observer in self._single:
                     observer.on_event(event)
-
-    @cached_property
-    def _is_barrier(self) -> Array:
-        """By the number of an instruction; the last is for all later ones."""
-        found = np.zeros(max(self._barriers) + 2, np.bool_)
-        found[list(self._barriers)] = True
-        return found
-
-    def _passed(self, place: int, entry: Array, lanes: Array) -> list[tuple[int, WarpEvents]]:
-        """The arrival and the wait of a CTA whose threads all passed a barrier in native code."""
-        site = self._barriers[int(entry[SITE])]
-        number, first = (int(each) for each in agent_parts(entry[AGENT].astype(np.int64)))
-        across, down, _ = self._shape
-        cta = number % across, number // across % down, number // (across * down)
-        agents = [(agent_of(cta, first + warp), bits) for warp, bits in enumerate(lanes.tolist()) if bits]
-        name = BarrierName("named", cta, site.index, f"barrier {site.index}")
-        threads = sum(bits.bit_count() for _, bits in agents)
-        return [
-            (place, WarpEvents(kind, "syncs", agents, site.source, (), site.declared, name, int(entry[ADDRESS]),
-                               count, None, 0, True, 0, True))
-            for kind, count in (("arrive", threads), ("wait", 0))
-        ]  # fmt: skip
 
     def tell(
         self,
@@ -341,8 +312,7 @@ class Reporter:
     def _issue(
         self, agents: Sequence[tuple[Agent, int]], touches: tuple[Touch, ...], group: CommitGroup | None
     ) -> Issued:
-        actor, number = self.actor, self.operations + 1
-        self.operations += len(agents)
+        actor, number = self.actor, self._number(len(agents))
         for touch in touches:
             actor.reported.add(touch.verb)
         self._report(
@@ -399,7 +369,4 @@ class Reporter:
 
 def _engine(touches: tuple[Touch, ...]) -> Declared:
     """An operation's own space and proxy: those of what it touches first."""
-    return _of_engine(touches[0].space, touches[0].proxy) if touches else _of_engine("", "async")
-
-
-_of_engine = lru_cache(maxsize=64)(Declared)
+    return engine_of(touches[0].space, touches[0].proxy) if touches else engine_of("", "async")

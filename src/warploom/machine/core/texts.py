@@ -41,6 +41,7 @@ class Texts:
         self.of_whole_ctas = self._alone_flavour()
         """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
         self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Functions], Table | None]] = {}
+        self._instructions: dict[tuple[int, bool], Callable[..., Functions]] = {}
         self._counted = np.zeros_like(grid.executed)
         """The executions of blocks that were counted."""
         self.count_at = grid.budget - _COUNT_AFTER
@@ -66,7 +67,10 @@ class Texts:
 
     def alone(self, op: Op, masked: bool) -> Callable[..., Functions]:
         """The factory of the function of one instruction, by the reference."""
-        return self._program.make(self._program.alone(op, masked=masked), self._wrap)
+        key = id(op), masked
+        if key not in self._instructions:
+            self._instructions[key] = self._program.make(self._program.alone(op, masked=masked), self._wrap)
+        return self._instructions[key]
 
     def count(self) -> None:
         """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""
@@ -102,7 +106,7 @@ class Texts:
         if grid.reporter is not None:
             grid.reporter.log = AccessLog()
         memory = Memory.ONE_VIEW if grid.two_views else Memory.LATE if grid.lockstep is not None else Memory.ALL
-        return Flavour(engine, memory, logged=grid.reporter is not None, at_once=grid.at_once)
+        return Flavour(engine, memory, logged=grid.reporter is not None, at_once=grid.immediate)
 
     def _alone_flavour(self) -> Flavour | None:
         usual = self.usual

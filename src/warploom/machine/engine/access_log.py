@@ -9,7 +9,7 @@ are in the row of its number in a second table, which most entries leave untouch
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,20 @@ Array = npt.NDArray[Any]
 SITE, AGENT, LANES, CHANGES, STEP, ADDRESS = 0, 1, 2, 4, 6, 7
 """The words of an entry: the instruction's number, who executes it (`agent_number`), the lanes that take part and those
 whose stores change memory (two words each), the distance of the address of a lane from that of the lane before, and the
-address of lane 0; where the distances differ (`UNEVEN`), the entry's row has an address for each lane."""
+address of lane 0; where the distances differ (`UNEVEN`), the entry's row has an address for each lane.
+
+In the entry of an mbarrier or a copy, `CHANGES` are the barrier's phase before, and twice the bytes plus 1 if it ends;
+`STEP` is the number of the operation, and `ADDRESS` the barrier's. The row of a copy has its other operands, from
+`COPY_MAP` on."""
+COPY_MAP, COPY_TARGET, COPY_COORDINATES = range(3)
 UNEVEN = (1 << 64) - 1
 MOST_LANES = 128
 WORDS = ADDRESS + 1
 MOST_ENTRIES = 4096
-NEXT, END, ENTRIES, ROWS = range(4)
+NEXT, END, ENTRIES, ROWS, OPERATIONS = range(5)
 """The words of the header: the host addresses of the next entry, the end of the entries, the first entry and the first
-row of addresses."""
-HEADER_WORDS = 4
+row of addresses, and the number of operations that were issued."""
+HEADER_WORDS = 5
 _WARP_BITS = 16
 _WORD = (1 << 64) - 1
 
@@ -39,8 +44,11 @@ def agent_number(cta: int, first_warp: int) -> int:
     return cta << _WARP_BITS | first_warp
 
 
-def agent_parts(numbers: Array) -> tuple[Array, Array]:
-    """The CTAs and the first warps of numbers."""
+_Numbers = TypeVar("_Numbers", int, Array)
+
+
+def agent_parts(numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
+    """The CTA and the first warp of a number, or of each of several."""
     return numbers >> _WARP_BITS, numbers & (1 << _WARP_BITS) - 1
 
 
@@ -69,6 +77,15 @@ class AccessLog:
         self._start = start = address_of(self._entries)
         self._words[NEXT] = self._words[ENTRIES] = start
         self._words[END], self._words[ROWS] = start + self._entries.nbytes, address_of(self._rows)
+
+    @property
+    def operations(self) -> int:
+        """The number of asynchronous operations that were issued."""
+        return self._words[OPERATIONS]
+
+    @operations.setter
+    def operations(self, count: int) -> None:
+        self._words[OPERATIONS] = count
 
     @property
     def is_empty(self) -> bool:

@@ -180,7 +180,7 @@ class Engine:
         """The addresses of kernels, by their object."""
         self._links: list[Any] = []
         self._finding, self._compiling = Lock(), Lock()
-        """Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, and they
+        """Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, which
         may launch."""
         self.callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         """The tables that call kernels."""

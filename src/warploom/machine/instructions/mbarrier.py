@@ -223,6 +223,8 @@ class Mbarrier(Waitable):
             if self.label is None:
                 address = self.cta.rank << RANK_SHIFT | self.offset
                 self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
+                if reporter.native is not None:
+                    reporter.native.names[self.offset] = self.name
             now = self.phase if phase is None else phase
             reporter.at_barrier(kind, verb, self.label, now, count, operation, passed)
 
@@ -261,11 +263,11 @@ def peer_at(cta: Cta, address: int) -> Cta:
 
 def barrier_touch(verb: str, cta: Cta, address: int) -> Touch:
     """The barrier that an operation will arrive at, or whose bytes it will count."""
-    return _barrier_touch(verb, cta.cluster.ctas[address >> RANK_SHIFT].index, address)
+    return barrier_touch_of(verb, cta.cluster.ctas[address >> RANK_SHIFT].index, address)
 
 
 @lru_cache(maxsize=1 << 10)
-def _barrier_touch(verb: str, owner: tuple[int, int, int], address: int) -> Touch:
+def barrier_touch_of(verb: str, owner: tuple[int, int, int], address: int) -> Touch:
     return run_of_bytes(verb, "shared", owner, address, BARRIER_BYTES, "generic")
 
 
@@ -483,6 +485,7 @@ __all__ = [
     "Mbarrier",
     "barrier_at",
     "barrier_touch",
+    "barrier_touch_of",
     "by_address",
     "name_of",
     "peer_at",

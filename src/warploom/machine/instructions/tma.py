@@ -7,7 +7,8 @@ reads shared memory in one operation and writes global memory in the next, which
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.swizzles import GRANULE
-from warploom.hardware.tensor_maps import MAP_BYTES, SHARED_ALIGNMENT
+from warploom.hardware.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGNMENT
 from warploom.machine.copy.boxes import (
     collect_box,
     copy_box,
@@ -47,19 +48,21 @@ from warploom.machine.copy.bulk import (
 )
 from warploom.machine.copy.pixels import halo_and_shifts
 from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
-from warploom.machine.core.events import Touch
+from warploom.machine.core.events import Touch, Triple
 from warploom.machine.core.group import WARP
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
-from warploom.machine.memory.byte_memory import SHARED_WINDOW, WINDOW_BYTES
+from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, barrier_touch_of, shared_address
+from warploom.machine.memory.byte_memory import PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.routines.mbarrier_rows import TX
+from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
     from warploom.host.tensor_map import BoxGeometry
     from warploom.machine.core.cta import Cta
+    from warploom.machine.core.grid import Grid
     from warploom.machine.core.group import Group
     from warploom.machine.engine.native import Routines
 
@@ -202,7 +205,7 @@ def load(op: Op) -> Run:
             barrier_at(g.cta, signal).complete(moved)
 
         def touches() -> tuple[Touch, ...]:
-            written = _in_shared("writes", tensor, target, offset, four=four)
+            written = _in_shared("writes", tensor, target.index, target.rank, offset, four=four)
             read = _in_global("reads", tensor, coords, shift, four=four)
             return (*read, written, barrier_touch("completes", g.cta, signal))
 
@@ -287,7 +290,7 @@ def load(op: Op) -> Run:
             met.clear()
         touches = None
         if grid.reporter is not None:
-            written = _in_shared("writes", tensor, cta, offset, four=False)
+            written = _in_shared("writes", tensor, cta.index, cta.rank, offset, four=False)
             touches = written, barrier_touch("completes", cta, barrier)
         met[dst, where, barrier] = _Met(
             owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory,
@@ -354,11 +357,43 @@ def _rows_read(tensor: MappedTensor, window: Any) -> Touch:
     return Touch("reads", "global", None, "async", addresses, rows.granules * GRANULE)
 
 
-def _in_shared(verb: str, tensor: MappedTensor, cta: Cta, offset: int, *, four: bool) -> Touch:
+def enter_maps(grid: Grid) -> None:
+    """Enter the tensor maps among the parameters, so that native code knows them from the first load on."""
+    for param in grid.program.kernel.params:
+        place = grid.symbols.get(param.name)
+        if size_of(param) == MAP_BYTES and place is not None and not place % MAP_ALIGNMENT:
+            with suppress(WarploomError):  # bytes that are none
+                mapped(grid, PARAM_WINDOW + place)
+
+
+class LoadTouches:
+    """The touches of loads by native code into the shared memory of their CTA; another may count the bytes."""
+
+    def __init__(self, maps: dict[int, MappedTensor]) -> None:
+        self._maps = maps
+        self._targets = lru_cache(maxsize=1 << 10)(self._targets_of)
+
+    def __call__(
+        self, map_: int, target: int, coords: tuple[int, ...], barrier: int, cta: Triple, counts: Triple
+    ) -> tuple[Touch, ...]:
+        tensor = self._maps[map_]
+        window = window_of(tensor.geometry, coords[: len(tensor.geometry.box)])
+        assert window is not None
+        return _rows_read(tensor, window), *self._targets(map_, target, barrier, cta, counts)
+
+    def _targets_of(self, map_: int, target: int, barrier: int, cta: Triple, counts: Triple) -> tuple[Touch, Touch]:
+        """All but the source; the same objects for equal loads."""
+        place = cta, target >> RANK_SHIFT, target & OFFSET_MASK
+        return _in_shared("writes", self._maps[map_], *place, four=False), barrier_touch_of(
+            "completes", counts, barrier
+        )
+
+
+def _in_shared(verb: str, tensor: MappedTensor, cta: Triple, rank: int, offset: int, *, four: bool) -> Touch:
     """The part of a CTA's shared memory that a copy touches."""
     size = tensor.geometry.shared_bytes * (_FOUR_ROWS if four else 1)
     addresses, width = shared_runs(tensor.geometry, offset, size)
-    return Touch(verb, "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width)
+    return Touch(verb, "shared", cta, "async", addresses | rank << RANK_SHIFT, width)
 
 
 def _targets(cta: Cta, owner: Cta, barrier: int, ctas: int | None, pair: bool) -> list[tuple[Cta, int]]:
@@ -419,7 +454,7 @@ def store(op: Op) -> Run:
     def _taken(cta: Cta, tensor: MappedTensor, coords: tuple[int, ...], offset: int) -> tuple[Touch, ...]:
         """The part of shared memory that a store reads."""
         if four:
-            return (_in_shared("reads", tensor, cta, offset, four=True),)
+            return (_in_shared("reads", tensor, cta.index, cta.rank, offset, four=True),)
         addresses, width = stored_runs(tensor.geometry, coords, offset)
         return (Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width),)
 

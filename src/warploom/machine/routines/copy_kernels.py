@@ -1,8 +1,9 @@
 """Native kernels of mbarriers and of tensor copies that complete when they are issued.
 
-They serve runs without observers in which shared memory has one view. A kernel examines everything first; in any case
-but the usual one it returns the number of its record without any effect, and Python executes the instruction: a wait
-that does not pass, a group that must be woken, a box that is not wholly inside its tensor, every fault.
+They serve runs in which shared memory has one view; for observers they enter what they do in the log, from which
+`core/native_events.py` makes events. A kernel examines everything first; in any case but the usual one it returns the
+number of its record without any effect, and Python executes the instruction: a wait that does not pass, a group that
+must be woken, a box that is not wholly inside its tensor, a log that is full, every fault.
 """
 
 from __future__ import annotations
@@ -10,8 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.engine import context
-from warploom.machine.engine.kernels import HEAD_WORDS, ROW_TYPES, Frame, Masks, Operand, Row, Scalar, next_record
+from warploom.machine.engine import access_log, context
+from warploom.machine.engine.kernels import (
+    HEAD_WORDS,
+    ROW_TYPES,
+    Frame,
+    Masks,
+    Operand,
+    Row,
+    Scalar,
+    begin_entry,
+    end_entry,
+    entry_row,
+    next_record,
+)
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.routines import mbarrier_rows as rows
 from warploom.machine.routines import tensor_map_rows as maps
@@ -97,7 +110,7 @@ class Code:
     def __init__(self, frame: Frame) -> None:
         self.frame, self.lines = frame, list[str]()
         self._count, self._idle = 0, False
-        self.count = self.lane = ""
+        self.count = self.lane = self.lanes = ""
 
     def emit(self, text: str) -> str:
         """Write an instruction and name its result."""
@@ -125,11 +138,14 @@ class Code:
 
     def take_part(self, word: int, masks: Masks) -> None:
         """Find the lanes that take part: for which a guard holds (its row, 1 if it is negated), of the group's mask, or
-        all. `count` is their number, and `lane` the last of them; without any the kernel does nothing.
+        all. `count` is their number, `lane` the last of them, and `lanes` all as bits; without any the kernel does
+        nothing.
         """
         frame, lanes = self.frame, self.frame.context(context.LANES)
         if not masks:
             self.count = lanes
+            others = self.emit(f"sub i64 {access_log.MOST_LANES}, {lanes}")
+            self.lanes = self.emit(f"lshr i128 -1, {self.emit(f'zext i64 {others} to i128')}")
             return
         vector, lines = f"<{WARP_LANES} x i8>", list[str]()
         takes = ""
@@ -158,9 +174,14 @@ class Code:
             "  %lane = phi i64 [ 0, %entry ], [ %lane_next, %guard ]",
             "  %count = phi i32 [ 0, %entry ], [ %count_next, %guard ]",
             "  %last = phi i64 [ 0, %entry ], [ %last_next, %guard ]",
+            "  %lanes = phi i128 [ 0, %entry ], [ %lanes_next, %guard ]",
             *lines,
             f"  %flags = trunc {vector} {takes} to <{WARP_LANES} x i1>",
             f"  %bits = bitcast <{WARP_LANES} x i1> %flags to i32",
+            "  %bits_wide = zext i32 %bits to i128",
+            "  %lane_wide = zext i64 %lane to i128",
+            "  %bits_here = shl i128 %bits_wide, %lane_wide",
+            "  %lanes_next = or i128 %lanes, %bits_here",
             "  %ones = call i32 @llvm.ctpop.i32(i32 %bits)",
             "  %count_next = add i32 %count, %ones",
             "  %zeros = call i32 @llvm.ctlz.i32(i32 %bits, i1 false)",
@@ -179,6 +200,7 @@ class Code:
         )
         self._idle = True
         self.count, self.lane = self.emit("zext i32 %count_next to i64"), "%last_next"
+        self.lanes = "%lanes_next"
 
     def value(self, word: int, operand: Operand) -> str:
         """An operand of the only lane that takes part, or one that all lanes share, with all its bits."""
@@ -236,6 +258,25 @@ class Code:
         for number, value in ((rows.PHASE, phase), (rows.PENDING, left), (rows.TESTS, tests)):
             self.add(f"  store i64 {value}, ptr {self.place(row, number)}")
 
+    def enter(self, site: str, barrier: str, phase: str, bytes_: str = "0", over: str = "false") -> None:
+        """Make an entry of the log, after everything was examined: the phase before, the bytes, and 1 if it ends."""
+        self.add(*begin_entry(site, "stop", "0"))
+        self.add(f"  store i64 {barrier}, ptr {self.place('%entry_at', access_log.ADDRESS)}")
+        ends = self.emit(f"or i64 {self.emit(f'shl i64 {bytes_}, 1')}, {self.emit(f'zext i1 {over} to i64')}")
+        high = self.emit(f"shl i128 {self.emit(f'zext i64 {ends} to i128')}, 64")
+        both = self.emit(f"or i128 {high}, {self.emit(f'zext i64 {phase} to i128')}")
+        self.add(*end_entry(self.lanes, both))
+
+    def enter_copy(self, map_: str, target: str, coordinates: list[str]) -> None:
+        """Give the entry the number of its operation and the operands of its copy."""
+        count_at = self.place("%log", access_log.OPERATIONS)
+        number = self.emit(f"add i64 {self.emit(f'load i64, ptr {count_at}')}, 1")
+        self.add(f"  store i64 {number}, ptr {count_at}", f"  store i64 {number}, ptr %entry_step", *entry_row())
+        words = {access_log.COPY_MAP: map_, access_log.COPY_TARGET: target}
+        words |= {access_log.COPY_COORDINATES + axis: each for axis, each in enumerate(coordinates)}
+        for word, value in words.items():
+            self.add(f"  store i64 {value}, ptr {self.place('%log_addresses', word)}")
+
     def effects(self, count: int) -> None:
         """Count effects."""
         at = self.emit(f"getelementptr i64, ptr %context, i64 {context.EFFECTS}")
@@ -267,14 +308,15 @@ class Code:
 class MbarrierWait:
     """A kernel of `mbarrier.try_wait.parity` or `test_wait.parity` whose phase is complete.
 
-    Words: address and offset, parity, the uniform of the result.
+    Words: address and offset, parity, the uniform of the result, and (`logged`) the number of the instruction.
     """
 
     place: Place
+    logged: bool
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS + 4
+        return HEAD_WORDS + 4 + self.logged
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame = Frame(host)
@@ -283,8 +325,12 @@ class MbarrierWait:
         code.own(address)
         parity, target = frame.scalar(HEAD_WORDS + 2, "i64"), frame.uniform(HEAD_WORDS + 3)
         row = code.barrier(address)
-        behind = code.emit(f"xor i64 {code.word(row, rows.PHASE)}, {parity}")
+        phase = code.word(row, rows.PHASE)
+        behind = code.emit(f"xor i64 {phase}, {parity}")
         code.require("ne", code.emit(f"and i64 {behind}, 1"), "0")
+        if self.logged:
+            code.take_part(HEAD_WORDS, Masks())
+            code.enter(frame.word(HEAD_WORDS + 4), address, phase)
         code.add(f"  store i64 1, ptr {target}")
         return code.text(name, self.words)
 
@@ -294,17 +340,18 @@ class MbarrierArrive:
     """A kernel of `mbarrier.arrive` by lanes of a group, or with `bytes` of `mbarrier.arrive.expect_tx` by one of them,
     which are then outstanding. `own`: the barrier must be the CTA's own.
 
-    Words: address and offset, the bytes and their limit, the guard.
+    Words: address and offset, the bytes and their limit, the guard, and (`logged`) the number of the instruction.
     """
 
     place: Place
     bytes: Operand | None
     own: bool
     masks: Masks
+    logged: bool
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS + 2 + 2 * (self.bytes is not None) + self.masks.words
+        return HEAD_WORDS + 2 + 2 * (self.bytes is not None) + self.masks.words + self.logged
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame, expects = Frame(host), self.bytes is not None
@@ -316,17 +363,22 @@ class MbarrierArrive:
         bytes_, limit = ("", "") if self.bytes is None else (code.value(word, self.bytes), frame.word(word + 1))
         if self.own:
             code.own(address)
-        row = code.barrier(address)
+        row, site = code.barrier(address), frame.word(self.words - 1) if self.logged else ""
         if expects:
             total = code.emit(f"add i64 {code.word(row, rows.TX)}, {bytes_}")
             code.require("sgt", total, "0")
             code.require("sle", total, limit)
             pending = code.emit(f"sub i64 {code.word(row, rows.PENDING)}, 1")
             code.require("sge", pending, "0")
+            if self.logged:
+                code.enter(site, address, code.word(row, rows.PHASE), bytes_)
             code.add(f"  store i64 {total}, ptr {code.place(row, rows.TX)}")
             code.add(f"  store i64 {pending}, ptr {code.place(row, rows.PENDING)}")
         else:
-            code.end_phase(row, *reversed(code.arrivals(row, code.count)))
+            pending, over = code.arrivals(row, code.count)
+            if self.logged:
+                code.enter(site, address, code.word(row, rows.PHASE), over=over)
+            code.end_phase(row, over, pending)
         code.effects(1)
         return code.text(name, self.words)
 
@@ -336,17 +388,19 @@ class TensorLoad:
     """A kernel of a TMA load of a box by one lane into its own CTA's shared memory, whose bytes count there or (`pair`)
     perhaps in the other CTA of a pair.
 
-    Words: the target's address and offset, the tensor map's, the barrier's, the coordinates, the guard.
+    Words: the target's address and offset, the tensor map's, the barrier's, the coordinates, the guard, and (`logged`)
+    the number of the instruction.
     """
 
     places: tuple[Place, Place, Place]
     coordinates: tuple[Operand, ...]
     pair: bool
     masks: Masks
+    logged: bool
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS + 6 + len(self.coordinates) + self.masks.words
+        return HEAD_WORDS + 6 + len(self.coordinates) + self.masks.words + self.logged
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame, rank = Frame(host), len(self.coordinates)
@@ -396,6 +450,9 @@ class TensorLoad:
         memory, data = code.word(box, maps.MEMORY, "ptr"), frame.context(context.SHARED, "ptr")
         from_, there = code.emit(f"getelementptr i8, ptr {memory}, i64 {source}"), ""
         there = code.emit(f"getelementptr i8, ptr {data}, i64 {to}")
+        if self.logged:
+            code.enter(frame.word(self.words - 1), barrier, code.word(row, rows.PHASE), bytes_, over)
+            code.enter_copy(map_, target, coordinates)
         code.add(f"  call void @{name}_box(ptr {box}, ptr {from_}, ptr {there})")
         code.add(f"  store i64 {left}, ptr {code.place(row, rows.TX)}")
         code.end_phase(row, over, code.word(row, rows.PENDING))

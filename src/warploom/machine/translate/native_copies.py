@@ -52,7 +52,8 @@ def _wait(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | 
     if w.place(done).file != "u":
         return None
     words, place = address
-    return writer.made(op, MbarrierWait(place), [*words, parity[0], uniform_word(w.place(done).index)])
+    words += [parity[0], uniform_word(w.place(done).index)]
+    return writer.made(op, MbarrierWait(place, writer.logged), [*words, *writer.site(op)])
 
 
 def _arrive(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | None:
@@ -69,7 +70,9 @@ def _arrive(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record 
         announced = bytes_[1]
         words += [bytes_[0], machine(writer.target).barrier_tx_limit]
     own = op["space"] in ("shared", "shared::cta")
-    return writer.made(op, MbarrierArrive(place, announced, own, masks), [*words, *last])
+    return writer.made(
+        op, MbarrierArrive(place, announced, own, masks, writer.logged), [*words, *last, *writer.site(op)]
+    )
 
 
 def _load(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | None:
@@ -100,13 +103,13 @@ def _load(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | 
     if len(coordinates) != int(op["rank"][0]):
         return None
     pair = "cta_group::2" in (op["group"], op["late_group"], op["last_group"], op["end_group"])
-    form = TensorLoad((places[0], places[1], places[2]), tuple(coordinates), pair, masks)
-    return writer.made(op, form, words + last)
+    form = TensorLoad((places[0], places[1], places[2]), tuple(coordinates), pair, masks, writer.logged)
+    return writer.made(op, form, [*words, *last, *writer.site(op)])
 
 
 def _wait_for_wgmmas(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | None:
     """A wait of whole warps."""
-    return None if last or writer.masked else writer.made(op, FlagWait(), [])
+    return None if last or writer.masked or writer.logged else writer.made(op, FlagWait(), [])
 
 
 COPIES: dict[str, Callable[[TableWriter, Writer, Op, list[Word]], Record | None]] = {

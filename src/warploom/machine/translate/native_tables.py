@@ -123,7 +123,7 @@ class TableWriter:
     ) -> None:
         self.target, self._at_once, self._apart_after = target, at_once, apart_after
         self.engine, self.layout, self.slots, self.memory, self.masked = engine, layout, slots, memory, masked
-        self._alone, self._numbers, self._logged = alone, numbers, logged
+        self._alone, self._numbers, self.logged = alone, numbers, logged
         self.records: list[Record] = []
         self.entries: list[int] = []
         self._waiting: list[int] = []
@@ -138,10 +138,14 @@ class TableWriter:
         """The number of an instruction."""
         return self._numbers[id(op)]
 
+    def site(self, op: Op) -> list[Word]:
+        """The word of an instruction's number, for the entries of a log."""
+        return [self._numbers[id(op)]] if self.logged else []
+
     @property
     def is_plain(self) -> bool:
         """True in texts for whole warps and memory with one view, without observers."""
-        return self.memory is Memory.ALL and not self._logged and not self.masked
+        return self.memory is Memory.ALL and not self.logged and not self.masked
 
     def write(self, blocks: BlockWriter, block: Block) -> None:
         """Write a block."""
@@ -160,7 +164,8 @@ class TableWriter:
             if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
                 self._branch(blocks, block, op)
                 return
-            together = blocks.together(block.ops, at, self.is_uniform) if self._at_once else None
+            unseen = self._at_once and not self.logged
+            together = blocks.together(block.ops, at, self.is_uniform) if unseen else None
             if together is not None:
                 for each in together.between:
                     self._instruction(blocks, each)
@@ -257,7 +262,8 @@ class TableWriter:
         family = op.form.family
         if family in NOTHING or (family in _FENCES and self.is_plain):
             return []
-        if family in _IN_ORDER and self._at_once and op.instruction.guard is None and not self.masked:
+        plain = op.instruction.guard is None and not self.masked and not self.logged
+        if family in _IN_ORDER and self._at_once and plain:
             return []
         if self._is_parameter(op):
             return self._parameter(op)
@@ -271,7 +277,7 @@ class TableWriter:
         if record is None:
             return None
         found = [record]
-        if self._logged and family in ("shfl", "elect"):
+        if self.logged and family in ("shfl", "elect"):
             found.insert(0, self._note(op))
         if isinstance(record.kernel.form, MatrixMove) and record.kernel.form.store:
             found.append(Record(op, self._known(("effect",), Effect), []))
@@ -314,7 +320,7 @@ class TableWriter:
         assert slot is not None
         assert isinstance(target, Register)
         found: list[Record] = []
-        if self._logged:
+        if self.logged:
             address = op.operands["a"]
             assert isinstance(address, Address)
             assert isinstance(address.base, Symbol)
@@ -364,7 +370,7 @@ class TableWriter:
         if family in _WHOLE_WARPS:
             return None if last or self.masked else _WHOLE_WARPS[family](self, w, op)
         if family in LATE and self.memory is Memory.LATE:
-            usual = self._alone and not (last or self._logged or self.masked)
+            usual = self._alone and not (last or self.logged or self.masked)
             return LATE[family](self, w, op) if usual else None
         if self._at_once and family in COPIES:
             return COPIES[family](self, w, op, last)
@@ -376,7 +382,7 @@ class TableWriter:
         return None if kernel is None else Record(op, kernel, words)
 
     def _may_access(self, op: Op) -> bool:
-        if self._logged:
+        if self.logged:
             uniform_store = _MEMORY[op.family] and self._has_one_address(op)
             bytes_ = BITS[op["type"]] // 8 * int(op["vec"][1:] or 1)
             if not op["space"] or bytes_ > PIECE or uniform_store:
@@ -401,8 +407,8 @@ class TableWriter:
             return None
         if not isinstance(index, Immediate) or not 0 <= index.value < _NAMED_BARRIERS or op.operands["b"] is not None:
             return None
-        words: list[Word] = [8 * int(index.value), *([self._numbers[id(op)]] if self._logged else [])]
-        return Record(op, self._known(("bar", self._logged), lambda: Barrier(self._logged)), words)
+        words: list[Word] = [8 * int(index.value), *self.site(op)]
+        return Record(op, self._known(("bar", self.logged), lambda: Barrier(self.logged)), words)
 
     def shuffle(self, w: Writer, op: Op) -> Record | None:
         """`shfl` of a row by all lanes of the warp."""
@@ -465,13 +471,13 @@ class TableWriter:
         base = w.place(address.base)
         if base.file not in "ab" or len(places) != len(registers.items) or any(each.file != "a" for each in places):
             return None
-        form = MatrixMove(store, bool(op["trans"]), len(places), base.file, self._logged)
+        form = MatrixMove(store, bool(op["trans"]), len(places), base.file, self.logged)
         kernel = self._kernel((op.family, form.transposed, form.count, form.address, form.logged), lambda: form)
         if kernel is None:
             return None
         words: list[Word] = [base.index * ITEM_BYTES[base.file], address.offset]
         words += [each.index * ITEM_BYTES["a"] for each in places]
-        words += [self._numbers[id(op)]] if self._logged else []
+        words += self.site(op)
         return Record(op, kernel, words)
 
     def warp_mma(self, w: Writer, op: Op) -> Record | None:
@@ -679,14 +685,13 @@ class TableWriter:
 
         def make() -> Access:
             moved = tuple(None if item == "_" else OPERANDS[item] for item in items)
-            return Access(store, space, OPERANDS[where], element, moved, signed, masks, wraps, self._logged)
+            return Access(store, space, OPERANDS[where], element, moved, signed, masks, wraps, self.logged)
 
-        key = store, space, where, wraps, element, "".join(items), signed, bool(last), self.masked, self._logged
+        key = store, space, where, wraps, element, "".join(items), signed, bool(last), self.masked, self.logged
         kernel = self._kernel(key, make)
         if kernel is None:
             return None
-        number: list[Word] = [self._numbers[id(op)]] if self._logged else []
-        return Record(op, kernel, words + last + number)
+        return Record(op, kernel, words + last + self.site(op))
 
 
 _WHOLE_WARPS: dict[str, Callable[[TableWriter, Writer, Op], Record | None]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,17 @@ class Text:
     source: str
     table: Table | None = None
     """The records of native code, for a text of the instructions that they do not execute."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The global names that its code uses."""
+        return frozenset(name for part in self.parts for name in _names_of(part))
+
+
+@lru_cache(maxsize=1 << 10)
+def _names_of(code: CodeType) -> frozenset[str]:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(code.co_names).union(*map(_names_of, inner))
 
 
 @dataclass(frozen=True, slots=True)

@@ -401,7 +401,8 @@ class Program:
         space["isnan"] = math.isnan
         space |= self.functions
         if wrap is not None:
-            space |= {name: wrap(op, self.functions[name]) for name, op in self.runs.items()}
+            used = text.names  # native code executes most of the others
+            space |= {name: wrap(op, self.functions[name]) for name, op in self.runs.items() if name in used}
         factories: list[Callable[..., tuple[Callable[..., int], ...]]] = []
         for code in text.parts:
             exec(code, space)  # noqa: S102  (the source is this module's own)

@@ -1,0 +1,203 @@
+"""Events of barriers and copies that native code has executed, made from the entries of its log.
+
+An entry stands for all events of its instruction: an arrival and the end of the phase, or the issue of a copy, its
+completion, and the bytes that a barrier counts. They are made when an observer looks at them; their number is known
+before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warploom.machine.core.events import (
+    WORD,
+    Agent,
+    BarrierName,
+    Declared,
+    Source,
+    Touch,
+    Triple,
+    WarpEvents,
+    agent_of,
+    warps_of,
+)
+from warploom.machine.engine.access_log import (
+    CHANGES,
+    COPY_COORDINATES,
+    COPY_MAP,
+    COPY_TARGET,
+    LANES,
+    SITE,
+    agent_parts,
+)
+from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+
+Array = npt.NDArray[Any]
+Agents = tuple[tuple[Agent, int], ...]
+LoadTouches = Callable[[int, int, tuple[int, ...], int, Triple, Triple], tuple[Touch, ...]]
+"""What a tensor load touches: from its map, target, coordinates and barrier, and the CTAs of the last two."""
+
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
+_UNDECLARED = Declared()
+_COORDINATES = 5
+_SIGN, _RANGE = 1 << 31, 1 << 32
+_EVENTS = {"syncs": 2, "waits": 1, "arrives": 1, "expects": 2, "loads": 3}
+"""The events of each warp by what an instruction does: the arrival and the wait of a `bar.sync`, those of mbarriers,
+and the issue, completion and bytes of a tensor load."""
+_PLAIN = True, 0, True, None
+"""The last fields of an event that has passed, leaves nothing, and changes memory without a clash."""
+_ENDING = frozenset({"arrives", "loads"})
+"""Where a further event tells of the end of a phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeSite:
+    """An instruction whose entries stand for several events, and the effects that its row declares."""
+
+    does: str
+    source: Source
+    declared: Mapping[str, Declared]
+    index: int = 0
+    """The number of a named barrier."""
+
+
+@lru_cache(maxsize=256)
+def engine_of(space: str, proxy: str) -> Declared:
+    """An operation's own space and proxy."""
+    return Declared(space, proxy)
+
+
+class NativeEvents:
+    """Makes the events of a launch's entries."""
+
+    def __init__(
+        self, shape: Triple, cluster: Triple, sites: Callable[[], Mapping[int, NativeSite]], loads: LoadTouches
+    ) -> None:
+        self._shape, self._cluster, self._find_sites, self._loads = shape, cluster, sites, loads
+        self.names: dict[int, str] = {}
+        """The names of mbarriers by their offset in shared memory."""
+        self._agents = lru_cache(maxsize=1 << 12)(self._agents_of)
+        self._label = lru_cache(maxsize=1 << 12)(self._label_of)
+
+    @cached_property
+    def _sites(self) -> Mapping[int, NativeSite]:
+        return self._find_sites()
+
+    @cached_property
+    def _numbers(self) -> tuple[Array, Array]:
+        """By the number of an instruction: the events of each warp, and 1 where a phase may end. The last is for all
+        later ones.
+        """
+        each, ending = np.zeros((2, max(self._sites, default=-1) + 2), np.int64)
+        for number, site in self._sites.items():
+            each[number], ending[number] = _EVENTS[site.does], site.does in _ENDING
+        return each, ending
+
+    def places(self, entries: Array) -> tuple[Array, int]:
+        """The entries that stand for several events, and the number of these."""
+        if not self._sites or not len(entries):
+            return np.zeros(0, np.intp), 0
+        each, ending = self._numbers
+        sites = np.minimum(entries[:, SITE], np.uint64(len(each) - 1)).astype(np.intp)
+        found = each[sites].nonzero()[0]
+        some, sites = entries[found], sites[found]
+        warps = np.count_nonzero(np.ascontiguousarray(some[:, LANES:CHANGES]).view("<u4"), axis=1)
+        ends = (some[:, CHANGES + 1] & np.uint64(1)).astype(np.int64)
+        return found, int((each[sites] * warps + ending[sites] * ends).sum(dtype=np.int64))
+
+    def of(self, entries: Array, rows: Array, places: Array) -> list[tuple[int, WarpEvents]]:
+        """The events of some entries, each with the place of its entry; `rows` are those of the entries' addresses."""
+        found: list[tuple[int, WarpEvents]] = []
+        copied = rows[places, : COPY_COORDINATES + _COORDINATES].tolist() if len(places) else []
+        sites, agents_of, label = self._sites, self._agents, self._label
+        for place, words, row in zip(places.tolist(), entries[places].tolist(), copied, strict=True):
+            number, agent, low, high, phase, detail, operation, address = words
+            site = sites[number]
+            does, lanes = site.does, low | high << 64
+            cta, agents = agents_of(agent, lanes)
+            if does == "syncs":
+                found += [(place, each) for each in _passed(site, cta, agents, address)]
+                continue
+            barrier = label(cta, address)
+            if does == "waits":
+                found.append((place, _at_barrier(site, "wait", "waits", agents, barrier, phase - 1)))
+            elif does == "expects":
+                found.append((place, _at_barrier(site, "arrive", "expects", agents, barrier, phase, detail >> 1)))
+                found.append((place, _at_barrier(site, "arrive", "arrives", agents, barrier, phase, 1)))
+            else:
+                if does == "arrives":
+                    verb, count = "arrives", lanes.bit_count()
+                else:
+                    verb, count = "completes", detail >> 1
+                    copy, agents = self._copy(site, cta, agents, row, operation, barrier)
+                    found += [(place, each) for each in copy]
+                found.append((place, _at_barrier(site, "arrive", verb, agents, barrier, phase, count, operation)))
+                if detail & 1:
+                    found.append((place, _at_barrier(site, "complete", "phase", agents[-1:], barrier, phase)))
+        return found
+
+    def _copy(
+        self, site: NativeSite, cta: Triple, agents: Agents, row: list[int], number: int, barrier: BarrierName
+    ) -> tuple[tuple[WarpEvents, WarpEvents], Agents]:
+        """The issue and the completion of a copy, and its engine."""
+        ((agent, lanes),) = agents
+        coordinates = tuple([(each + _SIGN & _RANGE - 1) - _SIGN for each in row[COPY_COORDINATES:]])
+        touches = self._loads(row[COPY_MAP], row[COPY_TARGET], coordinates, barrier.address, cta, barrier.cta)
+        engine = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
+        rest = site.source, touches, engine_of(touches[0].space, touches[0].proxy), None, None, 0, None, number, *_PLAIN
+        issue = _new(WarpEvents, ("issue", "operation", agents, *rest))
+        return (issue, _new(WarpEvents, ("complete", "operation", engine, *rest))), engine
+
+    def _agents_of(self, number: int, lanes: int) -> tuple[Triple, Agents]:
+        """The CTA of an entry, and its warps."""
+        cta, warp = agent_parts(number)
+        across, down, _ = self._shape
+        index = cta % across, cta // across % down, cta // (across * down)
+        first = agent_of(index, warp)
+        return index, ((first, lanes),) if lanes <= WORD else warps_of(first, lanes)
+
+    def _owner(self, cta: Triple, address: int) -> Triple:
+        """The CTA that a shared address of a cluster belongs to."""
+        (x, y, z), rank = self._cluster, address >> RANK_SHIFT
+        i, j, k = cta
+        return i - i % x + rank % x, j - j % y + rank // x % y, k - k % z + rank // (x * y)
+
+    def _label_of(self, cta: Triple, address: int) -> BarrierName:
+        return BarrierName("mbarrier", self._owner(cta, address), address, self.names[address & OFFSET_MASK])
+
+
+def _passed(site: NativeSite, cta: Triple, agents: Agents, phase: int) -> list[WarpEvents]:
+    """The arrival and the wait of a CTA whose threads all passed a named barrier."""
+    name = BarrierName("named", cta, site.index, f"barrier {site.index}")
+    threads = sum(bits.bit_count() for _, bits in agents)
+    declared = site.declared["syncs"]
+    return [
+        WarpEvents(kind, "syncs", agents, site.source, (), declared, name, phase, count, None, 0, *_PLAIN)
+        for kind, count in (("arrive", threads), ("wait", 0))
+    ]
+
+
+def _at_barrier(
+    site: NativeSite,
+    kind: str,
+    verb: str,
+    agents: Agents,
+    barrier: BarrierName,
+    phase: int,
+    count: int = 0,
+    operation: int = 0,
+) -> WarpEvents:
+    """An event at an mbarrier."""
+    return _new(
+        WarpEvents,
+        (
+            kind, verb, agents, site.source, (), site.declared.get(verb, _UNDECLARED), barrier, phase, count, None,
+            operation, *_PLAIN,
+        ),
+    )  # fmt: skip
