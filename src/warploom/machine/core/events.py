@@ -252,7 +252,8 @@ class Warps(Sequence[tuple[Agent, int]]):
 class WarpEvents(NamedTuple):
     """Events of warps that act together, from the fields that they share: made when an observer looks at them.
 
-    Where they issue an operation, `operation` is the number of the first one's part; those of the others follow.
+    Where they issue an operation, or it completes, `operation` is the number of the first one's part; those of the
+    others follow.
     """
 
     kind: str
@@ -289,7 +290,7 @@ class WarpEvents(NamedTuple):
             return
         whole = barrier is not None and barrier.kind == "named"
         total = 1 if whole or not number else sum(lanes.bit_count() for _, lanes in agents)
-        step = 1 if kind == "issue" and operation else 0
+        step = 1 if verb == "operation" and operation else 0
         for agent, lanes in agents:
             # A named barrier counts whole warps, every other one the lanes that arrive.
             share = number // len(agents) if whole else number * lanes.bit_count() // total

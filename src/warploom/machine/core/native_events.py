@@ -41,7 +41,7 @@ from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 Array = npt.NDArray[Any]
 Agents = tuple[tuple[Agent, int], ...]
 LoadTouches = Callable[[int, int, tuple[int, ...], int, Triple, Triple], tuple[Touch, ...]]
-"""What a tensor load touches: from its map, target, coordinates and barrier, and the CTAs of the last two."""
+"""The touches of a tensor load, from its map, target, coordinates and barrier, and the CTAs of target and barrier."""
 
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
@@ -53,7 +53,7 @@ and the issue, completion and bytes of a tensor load."""
 _PLAIN = True, 0, True, None
 """The last fields of an event that has passed, leaves nothing, and changes memory without a clash."""
 _ENDING = frozenset({"arrives", "loads"})
-"""Where a further event tells of the end of a phase."""
+"""Those after which the phase may end, which is a further event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Reporter:
     ) -> None:
         self.observers = tuple(observers)
         self.log: AccessLog | None = None
-        """What native code has executed and was not reported yet."""
+        """Instructions of native code that were not reported yet."""
         self._shape, self.native = shape, native
         self._sites = Sites(site)
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
@@ -178,7 +178,7 @@ class Reporter:
             places, made = self.native.places(entries)
         if len(places):
             lanes = lanes.copy()
-            lanes[places] = 0  # they are no rows
+            lanes[places] = 0  # entries without a row
 
         def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
             def placed() -> Iterator[tuple[int, WarpEvents]]:
@@ -360,11 +360,26 @@ class Reporter:
 
     def _complete(self, issued: Issued) -> None:
         number, agents, source, declared, touches, group = issued
-        engine = _engine(touches)
-        for agent, lanes in agents:
-            self.acts(Actor(_new(Agent, (agent.cta, agent.warp, number)), lanes, source, declared))
-            self.tell("complete", "operation", touches, group=group, declared=engine)
-            number += 1
+        if len(agents) == 1:
+            ((agent, lanes),) = agents
+            engines: tuple[tuple[Agent, int], ...] = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
+        else:
+            engines = tuple(
+                [(_new(Agent, (agent.cta, agent.warp, number + at)), lanes) for at, (agent, lanes) in enumerate(agents)]
+            )
+        # What the operations do next counts as the last one's.
+        last, lanes = engines[-1]
+        self.acts(Actor(last, lanes, source, declared))
+        self.actor.reported.add("operation")
+        self._report(
+            _new(
+                WarpEvents,
+                (
+                    "complete", "operation", engines, source, touches, _engine(touches), None, None, 0, group, number,
+                    True, 0, True, None,
+                ),
+            )
+        )  # fmt: skip
 
 
 def _engine(touches: tuple[Touch, ...]) -> Declared:
