@@ -723,10 +723,11 @@ class Group:
         if self.children or self.state != JOINING:
             return
         assert self.joined is not None
-        if not self.joined.any():
+        joined = self.joined.tobytes()
+        if 1 not in joined:
             self._finish()
             return
-        self.mask = None if self.joined.all() else self.joined
+        self.mask = None if 0 not in joined else self.joined
         self.state = READY
         self.grid.woken(self)
 
