@@ -2,8 +2,9 @@
 
 A fresh process launches each kernel once. The first process of a checkout has an *empty* cache on disk; the second finds
 compiled native code there, but has *new* texts, with another comment; those after it find everything (*warm*). A row
-has the CPU time of a launch; the import of the package is a row of its own. Sides alternate, and a warm row is the best
-of N processes. Every result is compared with the reference of its case.
+has the CPU time of a launch; the import of the package is a row of its own, and so is the end of the process, when the
+cache is written. Sides alternate, and a row is the best of N processes. Every result is compared with the reference of
+its case.
 
     python bench/first_launch.py [--baseline DIR] [--engine numpy] [--kernels WORD …] [--repeats 3] [--json FILE]
 """
@@ -11,11 +12,13 @@ of N processes. Every result is compared with the reference of its case.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import math
 import os
 import pickle
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,15 +44,22 @@ def argument(spec: tuple[str, Any], arrays: dict[str, Any]) -> Any:
 
 
 def child(folder: Path, comment: str) -> None:
-    """Launch the cases of a folder once each; print the CPU time of the import and of each launch."""
+    """Launch the cases of a folder once each; print the CPU time of the import, of each launch and of the end."""
     import ml_dtypes  # noqa: F401  (registers the dtypes of the arrays)
+
+    found: dict[str, Any] = {}
+    ended = [0.0]
+
+    @atexit.register  # registered before the package is imported, it runs after the package's functions
+    def report() -> None:
+        print(json.dumps({**found, "end": time.process_time() - ended[0]}))
 
     cases = {file.stem: pickle.loads(file.read_bytes()) for file in sorted(folder.glob("*.case"))}
     start = time.process_time()
     import warploom
     from warploom import TensorMap, launch  # noqa: F401  (imported at first use)
 
-    found: dict[str, Any] = {"import": time.process_time() - start}
+    found["import"] = time.process_time() - start
     for name, case in cases.items():
         arrays = case["arrays"]
         start = time.process_time()
@@ -61,7 +71,7 @@ def child(folder: Path, comment: str) -> None:
             continue
         found[name] = time.process_time() - start
         (folder / f"{name}.out").write_bytes(pickle.dumps(arrays))
-    print(json.dumps(found))
+    ended[0] = time.process_time()
 
 
 def described(value: Any) -> tuple[str, Any]:
@@ -103,9 +113,11 @@ def measure(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int
     launches = folder / "cases"
     launches.mkdir()
     prepared = {case.name: write_case(case, launches / f"{case.name}.case") for case in cases}
-    rows: dict[str, dict[str, Any]] = {name: {"row": name} for name in ("import", *prepared)}
-    for state in ("empty", "new", *["warm"] * repeats):
+    rows: dict[str, dict[str, Any]] = {name: {"row": name} for name in ("import", *prepared, "end")}
+    for state in (*["empty", "new"] * repeats, *["warm"] * repeats):
         for side, root in sides.items():
+            if state == "empty":
+                shutil.rmtree(folder / side, ignore_errors=True)
             for name, value in run(root, folder / side, launches, "a" if state == "empty" else "b").items():
                 row = rows[name]
                 if isinstance(value, str):
@@ -128,8 +140,8 @@ def ratio(row: dict[str, Any], key: str) -> float | None:
 
 
 def summary(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    """The ratio of the sums (with the import), the geometric mean of the ratios, and the lowest with its kernel."""
-    found = [(value, row["row"]) for row in rows[1:] if (value := ratio(row, key)) is not None]
+    """The ratio of the sums (with the import and the end), the geometric mean of the ratios, and the lowest with its kernel."""
+    found = [(value, row["row"]) for row in rows[1:-1] if (value := ratio(row, key)) is not None]
     if not found:
         return {}
     total = [sum(row[f"{side}_{key}"] for row in rows if ratio(row, key)) for side in ("baseline", "here")]
@@ -142,6 +154,7 @@ def summary(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
         "mean": round(mean, 3),
         "lowest": round(lowest[0], 3),
         "lowest_kernel": lowest[1],
+        "slower": sum(value < 1 for value, _ in found),
     }
 
 
@@ -183,7 +196,7 @@ def main() -> None:
             "python": platform.python_version(),
             "engine": options.engine,
             "revision": revision(),
-            "unit": "milliseconds of CPU time of each launch in a fresh process; warm: best of the processes after the first",
+            "unit": "milliseconds of CPU time of each launch in a fresh process, best of the processes of each state",
             "repeats": options.repeats,
             "summary": found,
             "rows": rows,

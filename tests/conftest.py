@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 # Two workers share two cores; this must be set before NumPy is imported.
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("WARPLOOM_BACKGROUND", "0")  # a second call of a size has the kernel, and the bits, of the first
+if find_spec("llvmlite") is not None:
+    os.environ.setdefault("WARPLOOM_ENGINE", "native")  # forms that are executed once are compiled as well
 
 import pytest  # noqa: E402
 from tests.seeding import Seeding  # noqa: E402

@@ -50,6 +50,7 @@ def fresh(monkeypatch, tmp_path):
         pytest.skip("the library's files were changed after they were imported")
 
     def forget():
+        prepared.store_waiting()
         monkeypatch.setattr(prepared, "MODULES", prepared.Kept(1 << 20))
         monkeypatch.setattr(prepared, "PROGRAMS", prepared.Kept(1 << 20))
 

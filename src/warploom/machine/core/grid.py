@@ -517,6 +517,9 @@ class Grid:
 
         What it reads meanwhile is what it polls.
         """
+        # Few groups that are examined poll: one that does not come back needs no text in which loads are seen.
+        if not self._comes_back(group):
+            return False
         self.texts.flavour = self.texts.with_calls  # the loads of native code are not seen
         try:
             return self._comes_back(group)

@@ -32,7 +32,7 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
-    from warploom.machine.translate.records import Table
+    from warploom.machine.translate.records import Record, Table
     from warploom.machine.translate.translator import Flavour
     from warploom.ptx.isa.table import Op
 
@@ -97,7 +97,7 @@ Functions = tuple[Callable[..., Any], ...]
 class Storage:
     """Register files, one column per lane, and the block functions that are bound to their rows."""
 
-    __slots__ = ("blocks", "contexts", "files", "registers")
+    __slots__ = ("blocks", "contexts", "files", "registers", "replaced")
 
     def __init__(self, rows: dict[str, int], lanes: int) -> None:
         self.files: dict[str, Array] = {}
@@ -105,6 +105,8 @@ class Storage:
             self.files[file] = guard_pages.empty((rows[file], lanes), dtype)
             self.files[file].fill(POISON[file])
         self.blocks: dict[Hashable, tuple[Functions, Table | None]] = {}
+        self.replaced: dict[Hashable, dict[int, Callable[..., Any]]] = {}
+        """Functions of single instructions, by the identity of their `Op`, for the blocks of tables."""
         self.registers = address_of(self.files["a"]), self.files["a"].nbytes
         """The host address of the 32-bit registers, and their bytes."""
         self.contexts: dict[tuple[int, int], Context] = {}
@@ -118,6 +120,7 @@ class Warpgroup:
         self.cta, self.index, self.lanes = cta, index, lanes
         self.storage = Storage(cta.program.layout.rows, lanes)
         self.files, self.blocks, self.registers = self.storage.files, self.storage.blocks, self.storage.registers
+        self.replaced = self.storage.replaced
         self.flags = np.zeros(1, np.int64)
         """Words that native code reads: 1 if groups of wgmmas may be incomplete."""
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
@@ -126,11 +129,14 @@ class Warpgroup:
             specials[index] = lane_specials(index * WARPGROUP, lanes, cta.grid.block)
         self.specials: dict[str, Array] = specials[index]
         self.state: dict[Any, Any] = {}
+        self._is_new = True
 
     def begin(self) -> None:
-        """Begin as the warpgroup of another CTA: nothing may be read from a register before it is written."""
-        for file, first, end in self.cta.program.unwritten:
-            self.files[file][first:end] = POISON[file]
+        """Begin as the warpgroup of a CTA: nothing may be read from a register before it is written."""
+        if not self._is_new:  # registers are filled when they are made
+            for file, first, end in self.cta.program.unwritten:
+                self.files[file][first:end] = POISON[file]
+        self._is_new = False
         self.flags[0] = 0
         self.state.clear()
         if self.local is not None:
@@ -336,10 +342,24 @@ class Group:
         key = (self.first_lane, self.lanes, mask is not None, id(op))
         made = self.warpgroup.blocks.get(key)
         if made is None:
-            factory = self.grid.texts.alone(op, mask is not None)
+            factory = self.grid.texts.alone([op], mask is not None)
             made = self.warpgroup.blocks[key] = (self._bound(factory), None)
         run = made[0][0]
         return run(self, self.u) if mask is None else run(self, self.u, mask)
+
+    def _replaced(self, table: Table, record: Record, mask: Array | None) -> Any:
+        """Execute one instruction whose kernel is not compiled, by the reference."""
+        key = (self.first_lane, self.lanes, mask is not None, id(table), record.block)
+        made = self.warpgroup.replaced.get(key)
+        if made is None:
+            # Those of the whole block are written together: a text for each would take longer.
+            ops = table.replaced(record.block)
+            functions = self._bound(self.grid.texts.alone(ops, mask is not None))
+            made = self.warpgroup.replaced[key] = dict(zip(map(id, ops), functions, strict=True))
+        run = made[id(record.op)]
+        after = run(self, self.u) if mask is None else run(self, self.u, mask)
+        self.grid.texts.count_replaced(table, record)
+        return after
 
     def run(self, steps: int, number: int = 0) -> int:
         """Execute blocks until the group waits, ends, parts, or has had its turn; the number of those that it began.
@@ -456,6 +476,8 @@ class Group:
                     grid.reporter.flush()
                     number = run(address, table.starts[number - 1])
                     continue
+                elif not record.kernel.address:
+                    after = self._replaced(table, record, mask)
                 else:
                     assert record.op is not None
                     after = self._alone(record.op, mask)

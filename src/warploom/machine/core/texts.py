@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from warploom.machine.memory.proxy_visibility import learning
 from warploom.machine.memory.store_buffers import ordering
 from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.memory_access import Memory
-from warploom.machine.translate.records import Table
+from warploom.machine.translate.records import Record, Table
 from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
@@ -41,7 +41,7 @@ class Texts:
         self.of_whole_ctas = self._alone_flavour()
         """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
         self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Functions], Table | None]] = {}
-        self._instructions: dict[tuple[int, bool], Callable[..., Functions]] = {}
+        self._instructions: dict[tuple[tuple[int, ...], bool], Callable[..., Functions]] = {}
         self._counted = np.zeros_like(grid.executed)
         """The executions of blocks that were counted."""
         self.count_at = grid.budget - _COUNT_AFTER
@@ -65,12 +65,19 @@ class Texts:
             self._factories[key] = self._program.make(text, self._wrap), text.table
         return self._factories[key]
 
-    def alone(self, op: Op, masked: bool) -> Callable[..., Functions]:
-        """The factory of the function of one instruction, by the reference."""
-        key = id(op), masked
+    def alone(self, ops: Sequence[Op], masked: bool) -> Callable[..., Functions]:
+        """The factory of the functions of single instructions of a block, by the reference."""
+        key = tuple(map(id, ops)), masked
         if key not in self._instructions:
-            self._instructions[key] = self._program.make(self._program.alone(op, masked=masked), self._wrap)
+            self._instructions[key] = self._program.make(self._program.alone(ops, masked=masked), self._wrap)
         return self._instructions[key]
+
+    def count_replaced(self, table: Table, record: Record) -> None:
+        """Count an instruction that the reference has executed, because its kernel is not compiled."""
+        try:
+            table.engine.count_replaced(record.kernel)
+        except EngineError as error:
+            self.do_without(error)
 
     def count(self) -> None:
         """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""

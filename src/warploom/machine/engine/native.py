@@ -4,19 +4,23 @@ A kernel has a symbol that is named after a digest of everything that its text d
 sources, the processor and the version of llvmlite. The kernels that a program needs first are compiled together. A
 kernel is called only after the linker has given its address; where that fails, the reference executes everything.
 
-The kernel of a record is compiled without optimisation first, in a third of the time; for most instructions it is
-nearly as fast. It is compiled again, with optimisation, once warps have executed it so often that this pays: the tables
-that call it then get the new address. Both have the same results, bit for bit.
+The kernel of a record is compiled when groups have executed its form a few times; until then the reference executes
+it, because LLVM takes as long for a form as NumPy for a hundred executions. It is compiled without optimisation first,
+in a third of the time; for most instructions it is nearly as fast. It is compiled again, with optimisation, once warps
+have executed it so often that this pays. The tables that call it get the new address each time. All have the same
+results, bit for bit.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import platform
 import re
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata, resources
@@ -94,6 +98,14 @@ _PACKAGES = (
 _OFTEN = 1 << 17
 """Executions by a warp after which a quick kernel is optimised: about what its compilation costs (1 to 60 ms) divided
 by what is gained (10 ns for an addition, 300 ns for an `mma.sync`)."""
+SELDOM = 64
+"""Executions by a group up to which the reference executes a form that is not compiled."""
+_FEW = 4
+"""An estimate of the executions of a form in one table up to which the reference executes it at first."""
+_TOGETHER = 4
+"""A form is compiled together with others if it has so large a part (one divided by this) of their executions."""
+_REPLACEABLE = (Arithmetic, UniformArithmetic, Access, MatrixMove, WarpMma)
+"""The forms that the reference can execute instead of a kernel, in runs without observers."""
 
 
 def installed() -> str | None:
@@ -124,6 +136,11 @@ class Kernel:
     words: int
     level: int
     address: int = 0
+    """0 for code that is not linked: the reference executes the form."""
+    executions: int = 0
+    """Those by groups of this process while it has no address."""
+    has_code: bool = True
+    """False for a form of which it is known that it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +161,13 @@ class Caller(Protocol):
 
 class Engine:
     """The native kernels of this process, for this computer's processor or for a lesser one, with vectors of as many
-    `lanes` as it has or of others. A kernel is optimised when warps have executed it `often`, with 0 at once.
+    `lanes` as it has or of others. A kernel is optimised when warps have executed it `often`, with 0 at once; it is
+    compiled when groups have executed its form `seldom` times, with 0 at once.
     """
 
-    def __init__(self, processor: str = "", features: str = "", lanes: int = 0, often: int = _OFTEN) -> None:
+    def __init__(
+        self, processor: str = "", features: str = "", lanes: int = 0, often: int = _OFTEN, seldom: int = 0
+    ) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
@@ -163,7 +183,7 @@ class Engine:
             )
             for level in (QUICK, OPTIMISED)
         }
-        self._often, self._first = often, QUICK if often else OPTIMISED
+        self._often, self._first, self.seldom = often, QUICK if often else OPTIMISED, seldom
         self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED])
         arm = platform.machine().lower() in ("arm64", "aarch64")
         flags = set(features.split(","))
@@ -173,12 +193,15 @@ class Engine:
         self.version = hashlib.sha256(repr(words).encode()).hexdigest()
         """A digest of everything that kernels depend on, apart from their forms."""
         self._objects = Objects(self.version, often // 8)
+        _all.add(self)
         self._texts: dict[str, tuple[str, frozenset[str]]] = {}
         """The texts and tables of kernels that are not compiled yet."""
         self._kernels: dict[Form, Kernel | None] = {}
         self._addresses: dict[str, dict[str, int]] = {}
         """The addresses of kernels, by their object."""
         self._links: list[Any] = []
+        self._uncompiled: dict[str, Kernel] = {}
+        """Kernels whose text is not written yet."""
         self._finding, self._compiling = Lock(), Lock()
         """Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, which
         may launch."""
@@ -215,12 +238,22 @@ class Engine:
             return None
         if code is not None and code.level >= self._first:
             return Kernel(name, form, form.words, code.level)
+        kernel = Kernel(name, form, form.words, self._first)
+        if self.seldom and isinstance(form, _REPLACEABLE):
+            self._uncompiled[name] = kernel  # its text is written when it is compiled, if that happens
+            return kernel
+        return kernel if self._write(kernel) else None
+
+    def _write(self, kernel: Kernel) -> bool:
+        """Write the text of a kernel that is to be compiled; False for a form that has none."""
+        form = kernel.form
         try:
-            self._texts[name] = form.text(name, self.host)
+            text = form.quick_text if self._first == QUICK and isinstance(form, Gather) else form.text
+            self._texts[kernel.name] = text(kernel.name, self.host)
         except UnsupportedError:
-            self._objects.add({name: ()}, OPTIMISED, b"")
-            return None
-        return Kernel(name, form, form.words, self._first)
+            self._objects.add({kernel.name: ()}, OPTIMISED, b"")
+            return False
+        return True
 
     def address(self, form: Form) -> int:
         """The address of the optimised code of a form that every processor has."""
@@ -245,18 +278,62 @@ class Engine:
 
     def link(self, kernels: Iterable[Kernel]) -> None:
         """Give kernels their addresses; those that no process has compiled before are compiled together."""
-        missing = {kernel.name: kernel for kernel in kernels if not kernel.address}
+        missing = {kernel.name: kernel for kernel in kernels if kernel.has_code and not kernel.address}
         if not missing:
             return
         with self._compiling:
+            for name in missing:
+                if (kernel := self._uncompiled.pop(name, None)) is not None and not self._write(kernel):
+                    kernel.has_code = False
+            missing = {name: kernel for name, kernel in missing.items() if kernel.has_code}
             if new := {name: self._texts.pop(name) for name in missing if name in self._texts}:
                 self._compile(new, self._first)
             self._enter(missing.values())
             self._objects.save()
 
+    def link_records(self, kernels: Mapping[Kernel, int]) -> None:
+        """Give the kernels of a table their addresses, apart from those that are compiled when they are executed more
+        often: each comes with an estimate of its executions.
+        """
+        found = [kernel for kernel in kernels if not kernel.address]
+        if self.seldom and not any(isinstance(kernel.form, Note) for kernel in kernels):
+            found = [each for each in found if not self._waits(each, kernels[each])]
+        self.link([*found, self._required(Escape())])
+
+    def _waits(self, kernel: Kernel, weight: int) -> bool:
+        """True if the reference executes a form for a while: it is not compiled, and little is known to need it."""
+        new = kernel.name in self._uncompiled
+        return new and weight <= _FEW and kernel.executions + weight < self.seldom
+
+    @property
+    def escape(self) -> int:
+        """The address of the code that lets Python execute an instruction, for kernels without an address."""
+        return self._required(Escape()).address
+
+    def count_replaced(self, kernel: Kernel) -> None:
+        """Count an execution by the reference of a form whose kernel is not compiled; compile it if it is one of many,
+        with the others that are.
+        """
+        kernel.executions += 1
+        if kernel.executions >= self.seldom and kernel.has_code and not kernel.address:
+            self._compile_replaced(max(self.seldom // _TOGETHER, 1))
+
+    def _compile_replaced(self, least: int) -> None:
+        """Compile the forms that the reference has executed so often, together."""
+        self.link(each for each in list(self._uncompiled.values()) if each.executions >= least)
+        with self._compiling:
+            for caller in list(self.callers):
+                caller.enter_addresses()
+
+    def end(self) -> None:
+        """Compile, at the end of the process, the forms that the reference has executed: later ones may need them."""
+        with suppress(EngineError):
+            self.link(each for each in list(self._uncompiled.values()) if each.executions)
+
     def count(self, kernels: Sequence[Kernel], executions: Sequence[int]) -> None:
         """Count the executions of kernels by warps, and optimise those that are executed often."""
-        quick = [(each, more) for each, more in zip(kernels, executions, strict=True) if each.level < OPTIMISED]
+        linked = ((each, more) for each, more in zip(kernels, executions, strict=True) if each.address)
+        quick = [(each, more) for each, more in linked if each.level < OPTIMISED]
         hot = [kernel for kernel, more in quick if self._objects.count(kernel.name, more) >= self._often]
         if hot:
             with self._compiling:
@@ -268,9 +345,9 @@ class Engine:
     def _optimise(self, kernels: list[Kernel]) -> None:
         """Compile kernels with optimisation; no table calls these yet."""
         for kernel in kernels:
-            if kernel.name not in self._texts:
-                self._texts[kernel.name] = kernel.form.text(kernel.name, self.host)
-        self._compile({kernel.name: self._texts.pop(kernel.name) for kernel in kernels}, OPTIMISED)
+            self._texts.pop(kernel.name, None)
+            self._uncompiled.pop(kernel.name, None)
+        self._compile({each.name: each.form.text(each.name, self.host) for each in kernels}, OPTIMISED)
         self._enter(kernels)
 
     def _compile(self, texts: dict[str, tuple[str, frozenset[str]]], level: int) -> None:
@@ -347,3 +424,13 @@ class Engine:
             raise EngineError("LLVM's linker has no address for a kernel")
         self._links.append(linked)
         return found
+
+
+_all: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """End all engines, before their objects are saved."""
+    for engine in list(_all):
+        engine.end()

@@ -1,6 +1,7 @@
 """The choice of the engine: native kernels where llvmlite is installed, else NumPy.
 
-`WARPLOOM_ENGINE` is `native`, `numpy` or, by default, `auto`. Both give the same results, bit for bit.
+`WARPLOOM_ENGINE` is `native`, `numpy` or, by default, `auto`: native code for forms that are executed more than a few
+times. All give the same results, bit for bit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,17 @@ def engine() -> Engine | None:
         _made.append(_engine(required=chosen == "native"))
     if _made[0] is None and chosen == "native":
         _made[0] = _engine(required=True)
-    return _made[0]
+    found = _made[0]
+    if found is not None:
+        found.seldom = _seldom(chosen)
+    return found
+
+
+def _seldom(chosen: str) -> int:
+    """Executions of a form by the reference before it is compiled."""
+    from warploom.machine.engine.native import SELDOM
+
+    return 0 if chosen == "native" else SELDOM
 
 
 def _engine(*, required: bool) -> Engine | None:

@@ -236,11 +236,15 @@ class Gather:
         return 0
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        return self._written(name, self._block() if self.transposed else self._row())
+
+    def quick_text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
+        """A text with the same results that LLVM compiles in a tenth of the time, for code that is not optimised."""
+        return self._written(name, self._elements() if self.transposed else self._row())
+
+    def _written(self, name: str, body: list[str]) -> tuple[str, frozenset[str]]:
         declared = {"granules": "ptr", "places": "ptr", "outer": "i64", "inner": "i64", "result": "ptr"}
-        lines = _arguments(name, declared)
-        body = self._block() if self.transposed else self._row()
-        lines += [*body, "done:", "  ret i64 0", "}"]
-        return "\n".join(lines) + "\n", frozenset()
+        return "\n".join([*_arguments(name, declared), *body, "done:", "  ret i64 0", "}"]) + "\n", frozenset()
 
     @property
     def _bits(self) -> int:
@@ -293,6 +297,52 @@ class Gather:
             "  %n_next = add i64 %n, 1",
             "  %more = icmp ult i64 %n_next, %all",
             "  br i1 %more, label %granule, label %done",
+        ]
+
+    def _elements(self) -> list[str]:
+        """All granules one after the other, and then each element of one."""
+        count, raw = PER_GRANULE[self.element], self._raw
+        codes, name = self._codes("%v", "_d")
+        lines, found = self._decoded(name, "_d", count)
+        return [
+            f"  %held = alloca <{count} x double>, align 64",
+            "  br label %outer_loop",
+            "outer_loop:",
+            "  %o = phi i64 [ 0, %entry ], [ %o_next, %outer_end ]",
+            "  %first = mul i64 %o, %inner",
+            "  br label %granule",
+            "granule:",
+            "  %g = phi i64 [ 0, %outer_loop ], [ %g_next, %granule_end ]",
+            "  %n = add i64 %first, %g",
+            "  %place_at = getelementptr i64, ptr %places, i64 %n",
+            "  %place = load i64, ptr %place_at",
+            f"  %from = getelementptr {raw}, ptr %granules, i64 %place",
+            f"  %v = load {raw}, ptr %from, align 16",
+            *codes,
+            *lines,
+            f"  store <{count} x double> {found}, ptr %held, align 64",
+            f"  %element0 = mul i64 %g, {count}",
+            "  br label %each",
+            "each:",
+            "  %e = phi i64 [ 0, %granule ], [ %e_next, %each ]",
+            "  %value_at = getelementptr double, ptr %held, i64 %e",
+            "  %value = load double, ptr %value_at",
+            "  %element = add i64 %element0, %e",
+            "  %row = mul i64 %element, %outer",
+            "  %cell = add i64 %row, %o",
+            "  %to = getelementptr double, ptr %result, i64 %cell",
+            "  store double %value, ptr %to",
+            "  %e_next = add i64 %e, 1",
+            f"  %e_more = icmp ult i64 %e_next, {count}",
+            "  br i1 %e_more, label %each, label %granule_end",
+            "granule_end:",
+            "  %g_next = add i64 %g, 1",
+            "  %more = icmp ult i64 %g_next, %inner",
+            "  br i1 %more, label %granule, label %outer_end",
+            "outer_end:",
+            "  %o_next = add i64 %o, 1",
+            "  %o_more = icmp ult i64 %o_next, %outer",
+            "  br i1 %o_more, label %outer_loop, label %done",
         ]
 
     def _block(self) -> list[str]:

@@ -60,6 +60,9 @@ def runs(ops: Sequence[Op], is_row: Callable[[str], bool]) -> Iterator[list[Op]]
     """The runs of a block, in order; `is_row` is true for a register that lanes hold, false for a uniform one."""
     at = 0
     while at < len(ops):
+        if at + 1 < len(ops) and ops[at + 1].form is not ops[at].form:  # most instructions stand alone
+            at += 1
+            continue
         found = run_at(ops, at, is_row)
         if len(found) >= _FEWEST:
             yield found

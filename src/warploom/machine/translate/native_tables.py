@@ -39,7 +39,7 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
 from warploom.machine.translate.memory_access import Memory
 from warploom.machine.translate.native_copies import COPIES, LATE
-from warploom.machine.translate.records import IN_TABLE, BlockAt, Constant, Record, RecordAt, Table, Word
+from warploom.machine.translate.records import IN_TABLE, BlockAt, Constant, Record, RecordAt, Table, Word, weights_of
 from warploom.machine.translate.register_layout import Layout
 from warploom.machine.translate.uniform_slots import UniformSlots
 from warploom.ptx.analysis import control_flow as flows
@@ -120,8 +120,9 @@ class TableWriter:
         alone: bool,
         at_once: bool,
         apart_after: frozenset[int],
+        repeated: frozenset[int],
     ) -> None:
-        self.target, self._at_once, self._apart_after = target, at_once, apart_after
+        self.target, self._at_once, self._apart_after, self._repeated = target, at_once, apart_after, repeated
         self.engine, self.layout, self.slots, self.memory, self.masked = engine, layout, slots, memory, masked
         self._alone, self._numbers, self.logged = alone, numbers, logged
         self.records: list[Record] = []
@@ -286,13 +287,15 @@ class TableWriter:
     def table(self) -> Table:
         """The table of all blocks that were written."""
         records = self.records
-        self.engine.link(record.kernel for record in records)
+        weights = weights_of(records, self._repeated)
+        self.engine.link_records(weights)
+        escape = self.engine.escape
         constants: dict[int, int] = {}
         starts = list(accumulate((record.kernel.words for record in records), initial=0))
         found: list[int] = []
         for number, record in enumerate(records):
             at = len(found)
-            found += (record.kernel.address, number + 1)
+            found += (record.kernel.address or escape, number + 1)
             for word in record.words:
                 if type(word) is int:
                     found.append(word & _WORD)
@@ -306,7 +309,8 @@ class TableWriter:
             record.words = IN_TABLE
         words = np.array([*found, *constants], np.uint64)
         first = address_of(words)
-        return Table(records, self.entries, words, [first + 8 * at for at in starts], self.engine, self._waiting)
+        starts = [first + 8 * at for at in starts]
+        return Table(records, self.entries, words, starts, self.engine, self._waiting, list(weights.values()))
 
     def _is_parameter(self, op: Op) -> bool:
         """True for a load of a whole parameter of the kernel into a uniform register, in code for whole warps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -86,11 +87,42 @@ class Prepared:
     """None for a program that is not stored."""
 
     def keep(self) -> None:
-        """Store a program that has run, if texts were written for it since it was stored."""
+        """Store a program that has run, if texts were written for it since it was stored: when it runs again, or when
+        the process ends, so that a first launch does not wait for it.
+        """
+        if self.key is None or not self.program.has_new_texts:
+            return
+        with _change:
+            due = [_waiting.pop(self.key, None)]
+            if due[0] is None:
+                _waiting[self.key] = self, _disk[0][0]()
+            if len(_waiting) > _MOST_WAITING:
+                due.append(_waiting.pop(next(iter(_waiting))))
+        for each in due:
+            if each is not None:
+                each[0].store(each[1])
+
+    def store(self, store: Store) -> None:
+        """Store the program as it is now."""
         if self.key is not None and self.program.store_texts():
-            store, _ = _disk[0]
             with without_collection():
-                store().put(self.key, packed(self.program))
+                store.put(self.key, packed(self.program))
+
+
+_waiting: dict[Key, tuple[Prepared, Store]] = {}
+"""Programs that have run once and are not stored, each with its cache."""
+_change = Lock()
+_MOST_WAITING = 256
+
+
+@atexit.register
+def store_waiting() -> None:
+    """Store the programs that are not stored yet; at the end of the process too."""
+    with _change:
+        due = list(_waiting.values())
+        _waiting.clear()
+    for prepared, store in due:
+        prepared.store(store)
 
 
 def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Prepared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,18 @@ class Record:
     function: int = -1
 
 
+_IN_LOOP = 16
+"""Records outside of loops that are executed as often as one inside, more or less."""
+
+
+def weights_of(records: Iterable[Record], repeated: Container[int]) -> dict[Kernel, int]:
+    """The kernels of records in the order of their first use, each with an estimate of its executions by a group."""
+    found: dict[Kernel, int] = {}
+    for record in records:
+        found[record.kernel] = found.get(record.kernel, 0) + (_IN_LOOP if record.block in repeated else 1)
+    return found
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Table:
     """A program as records, the first record of each block, and where they are in memory."""
@@ -70,6 +83,8 @@ class Table:
     """Kernels exist as long as it does."""
     waiting: list[int]
     """For each block the record that begins with its first instruction, if Python executes that; -1 if not."""
+    weights: list[int]
+    """For each kernel, in the order of its first use, an estimate of its executions by a group."""
     addresses: list[int] = field(init=False)
     """The host addresses of the blocks."""
     blocks_at: int = field(init=False)
@@ -92,8 +107,13 @@ class Table:
 
     def enter_addresses(self) -> None:
         """Call kernels where they are now."""
-        places = (np.array(self.starts[:-1]) - self.starts[0]) // 8
-        self.words[places] = [record.kernel.address for record in self.records]
+        places, escape = (np.array(self.starts[:-1]) - self.starts[0]) // 8, self.engine.escape
+        self.words[places] = [record.kernel.address or escape for record in self.records]
+
+    def replaced(self, block: int) -> list[Op]:
+        """The instructions of a block whose kernels are not compiled."""
+        found = (each for each in self.records if each.block == block and not each.kernel.address)
+        return [each.op for each in found if each.op is not None and each.function < 0]
 
     def count(self, blocks: npt.NDArray[np.int64]) -> None:
         """Count executions of blocks by warps, so that the engine optimises the kernels for which it pays."""

@@ -64,6 +64,7 @@ class StoredTable:
     starts: npt.NDArray[np.int64]
     entries: list[int]
     waiting: list[int]
+    weights: list[int]
 
     @staticmethod
     def of(table: Table, numbers: dict[int, int]) -> StoredTable:
@@ -85,6 +86,7 @@ class StoredTable:
             starts,
             table.entries,
             table.waiting,
+            table.weights,
         )
 
     def table(self, engine: Engine, ops: Sequence[Op]) -> Table | None:
@@ -93,13 +95,14 @@ class StoredTable:
         known = [kernel for kernel in kernels if kernel is not None]
         if len(known) < len(kernels):
             return None
-        engine.link(known)
-        words = self.words.copy()
-        words[self.starts[:-1] // 8] = np.array([kernel.address for kernel in known], np.uint64)[self.kernels]
+        engine.link_records(dict(zip(known, self.weights, strict=True)))
+        words, escape = self.words.copy(), engine.escape
+        addresses = np.array([kernel.address or escape for kernel in known], np.uint64)
+        words[self.starts[:-1] // 8] = addresses[self.kernels]
         rows = zip(self.ops.tolist(), self.kernels.tolist(), self.blocks.tolist(), self.functions.tolist(), strict=True)
         records = [Record(ops[op] if op >= 0 else None, known[kernel], IN_TABLE, *place) for op, kernel, *place in rows]
         starts = (self.starts + address_of(words)).tolist()
-        return Table(records, self.entries, words, starts, engine, self.waiting)
+        return Table(records, self.entries, words, starts, engine, self.waiting, self.weights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
@@ -38,7 +38,7 @@ from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.lockstep import Lockstep, lockstep
-from warploom.ptx.analysis.polling_loops import polling_loops
+from warploom.ptx.analysis.polling_loops import polling_loops, repeated_blocks
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence, asynchronous_registers
@@ -174,18 +174,26 @@ class Program:
             for table in tables:
                 table.count(counted)
 
-    def alone(self, op: Op, *, masked: bool) -> Text:
-        """One instruction by the reference, for native code that has left it."""
-        name = f"<{self.kernel.name} {'masked ' if masked else ''}instruction {self.numbers[id(op)]}>"
+    def alone(self, ops: Sequence[Op], *, masked: bool) -> Text:
+        """Single instructions of a block by the reference, for native code that has left them."""
+        listed = ", ".join(str(self.numbers[id(op)]) for op in ops)
+        name = f"<{self.kernel.name} {'masked ' if masked else ''}instruction {listed}>"
         if name not in self._texts:
             names, body = self._names(), Lines()
             writer = BlockWriter(self, names, body, masked)
-            writer.begin(next(block for block in self.flow.blocks if any(each is op for each in block.ops)))
-            body.op = op
-            writer.begin_function("f")
-            writer.instruction(op)
-            self._texts[name] = self._compiled(name, [(names, body, "(f,)")])
+            writer.begin(next(block for block in self.flow.blocks if any(each is ops[0] for each in block.ops)))
+            for number, op in enumerate(ops):
+                body.op = op
+                writer.begin_function(f"f{number}")
+                writer.instruction(op)
+            made = "".join(f"f{number}, " for number in range(len(ops)))
+            self._texts[name] = self._compiled(name, [(names, body, f"({made})")])
         return self._texts[name]
+
+    @property
+    def has_new_texts(self) -> bool:
+        """True if this process has written whole texts that are not stored."""
+        return bool(self._unstored)
 
     def store_texts(self) -> bool:
         """Add the whole texts that this process has written to those that are stored; True if there are any."""
@@ -238,7 +246,7 @@ class Program:
     @cached_property
     def slots(self) -> UniformSlots:
         """The uniforms of native code."""
-        return UniformSlots(self.kernel, self.layout, self.ops, LANE_SPECIALS)
+        return UniformSlots(self.kernel, self.layout, zip(self.ops, self._named_by_op, strict=True), LANE_SPECIALS)
 
     @cached_property
     def meets_alone(self) -> bool:
@@ -286,13 +294,18 @@ class Program:
     @cached_property
     def blocks_after_loads(self) -> frozenset[int]:
         """The blocks that begin with an instruction which waits for loads of TMEM, because it uses their registers."""
-        waiting = uses_of_pending_loads(self.flow) | loads_read_by(self.flow).keys()
+        waiting = uses_of_pending_loads(self.flow)
+        waiting |= self._loads_read_by.keys() if waiting else frozenset()
         return frozenset(block.index for block in self.flow.blocks if block.ops and id(block.ops[0]) in waiting)
+
+    @cached_property
+    def _loads_read_by(self) -> dict[int, frozenset[int]]:
+        return loads_read_by(self.flow)
 
     @cached_property
     def loads_read(self) -> dict[int, frozenset[int]]:
         """The loads of TMEM, by the identity of their `Op`, whose registers the first instruction of a block reads."""
-        found = loads_read_by(self.flow)
+        found = self._loads_read_by if self.blocks_after_loads else {}
         return {
             block.index: found[id(block.ops[0])]
             for block in self.flow.blocks
@@ -390,7 +403,12 @@ class Program:
     @cached_property
     def _named(self) -> list[tuple[Op, Special | Symbol]]:
         """The special registers and variables that instructions name."""
-        return [(op, each) for op in self.ops for each in named_in(op)]
+        return [(op, each) for op, found in zip(self.ops, self._named_by_op, strict=True) for each in found]
+
+    @cached_property
+    def _named_by_op(self) -> list[list[Special | Symbol]]:
+        """For each instruction the special registers and variables that it names."""
+        return [named_in(op) for op in self.ops]
 
     def make(
         self, text: Text, wrap: Callable[[Op, Any], Any] | None = None
@@ -428,6 +446,7 @@ class Program:
                 alone=flavour.alone,
                 at_once=flavour.at_once,
                 apart_after=apart,
+                repeated=repeated_blocks(self.flow),
             )
         parts: list[tuple[Names, Lines, str]] = []
         at = 0
@@ -469,13 +488,19 @@ def translate(
     ops = decode_kernel(kernel, module.target[0], file)
     begins = _is_visible if preemptible else None
     flow = flows.build(kernel, file, ops, begins)
+    read = dict[int, frozenset[int]]()
     if waiting := uses_of_pending_loads(flow):
-        waiting |= loads_read_by(flow).keys()
+        read = loads_read_by(flow)
+        waiting |= read.keys()
         flow = flows.build(kernel, file, ops, lambda op: id(op) in waiting or (begins is not None and begins(op)))
-    _check_modelled(flow, file)
+    named = _check_modelled(flow, file)
     classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
     lists = (each for block in flow.blocks for each in row_lists(block.ops, classes))
-    return Program(module, kernel, flow, lay_out(kernel, flow, classes, lists), file)
+    program = Program(module, kernel, flow, lay_out(kernel, flow, classes, lists), file)
+    # These analyses depend on instructions and paths, not on where blocks begin.
+    after = frozenset(block.index for block in flow.blocks if block.ops and id(block.ops[0]) in waiting)
+    program.__dict__ |= {"_named_by_op": named, "_loads_read_by": read, "blocks_after_loads": after}
+    return program
 
 
 def _filled(op: Op, text: str) -> str:
@@ -492,14 +517,18 @@ def _is_visible(op: Op) -> bool:
     return False
 
 
-def _check_modelled(flow: Flow, file: str) -> None:
+def _check_modelled(flow: Flow, file: str) -> list[list[Special | Symbol]]:
+    """Raise an error if an instruction or special register is not modelled; the names that each instruction uses."""
+    found: list[list[Special | Symbol]] = []
     for block in flow.blocks:
         for op in block.ops:
             family = op.form.family
             if family not in MEANINGS and family not in WRITERS and family not in alu.FAMILIES:
                 what = f"`{op.instruction.opcode}`"
                 raise Diag.NOT_MODELLED.error(op.instruction.loc or Loc(file, op.instruction.line), what=what)
-            for each in named_in(op):
+            found.append(named_in(op))
+            for each in found[-1]:
                 if isinstance(each, Special) and each.name not in _MODELLED and each.name.startswith(_UNMODELLED):
                     what = f"the special register `{each}`"
                     raise Diag.NOT_MODELLED.error(op.instruction.loc or Loc(file, op.instruction.line), what=what)
+    return found

@@ -43,13 +43,20 @@ def named_in(op: Op) -> list[Special | Symbol]:
 class UniformSlots:
     """The numbers of a program's uniforms."""
 
-    def __init__(self, kernel: Kernel, layout: Layout, ops: Iterable[Op], lane_specials: frozenset[str]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        layout: Layout,
+        ops: Iterable[tuple[Op, list[Special | Symbol]]],
+        lane_specials: frozenset[str],
+    ) -> None:
+        """`ops` are the instructions, each with the special registers and variables that it names."""
         self._layout = layout
         self._parameters = {each.name: BITS[each.type] // 8 * (each.count or 1) for each in kernel.params}
         self._known: dict[tuple[Any, ...], int] = {}
         self._loads: dict[int, int] = {}
-        for number, op in enumerate(ops):
-            for each in named_in(op):
+        for number, (op, named) in enumerate(ops):
+            for each in named:
                 if isinstance(each, Symbol):
                     self._number("symbol", each.name, each.offset)
                 elif each.name not in lane_specials and each.name not in CLOCKS:

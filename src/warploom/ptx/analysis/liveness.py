@@ -16,19 +16,28 @@ def read(op: Op) -> list[str]:
     return found if guard is None else [guard.register.name, *found]
 
 
+def _mask(names: set[str], numbers: dict[str, int]) -> int:
+    """The bits of names that have a number."""
+    digits = bytearray(b"0" * (len(numbers) + 1))
+    for name in names:
+        if name in numbers:
+            digits[-1 - numbers[name]] = ord("1")
+    return int(digits, 2)
+
+
 def live_at_entry(flow: Flow, names: Sequence[str]) -> tuple[int, ...]:
     """The live registers at the start of every block, as a bit mask: bit i is names[i]."""
-    bits = {name: 1 << number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
     uses, kills = [0] * len(flow.blocks), [0] * len(flow.blocks)
     for block in flow.blocks:
-        used = killed = 0
+        used, killed = set[str](), set[str]()
         for op in block.ops:
             for name in read(op):
-                used |= bits.get(name, 0) & ~killed
+                if name not in killed:
+                    used.add(name)
             if op.instruction.guard is None:
-                for name in written(op):
-                    killed |= bits.get(name, 0)
-        uses[block.index], kills[block.index] = used, killed
+                killed.update(written(op))
+        uses[block.index], kills[block.index] = _mask(used, numbers), _mask(killed, numbers)
     live = list(uses)
     changed = True
     while changed:

@@ -13,19 +13,30 @@ _CHANGES = ("allocates", "arrives", "commits", "completes", "drains", "expects",
 
 def polling_loops(flow: Flow) -> frozenset[int]:
     """The blocks of loops in which warps may poll with an effect."""
+    before = _predecessors(flow)
+    return _meeting_loops(flow, before) | _storing_loops(flow, before)
+
+
+def repeated_blocks(flow: Flow) -> frozenset[int]:
+    """The blocks of loops, and those on paths from one loop to another."""
+    after = {block.index: list(block.successors) for block in flow.blocks}
+    return frozenset(_between_cycles(after, _predecessors(flow)))
+
+
+def _predecessors(flow: Flow) -> dict[int, list[int]]:
     before: dict[int, list[int]] = {block.index: [] for block in flow.blocks}
     for block in flow.blocks:
         for each in block.successors:
             before[each].append(block.index)
-    return _meeting_loops(flow, before) | _storing_loops(flow, before)
+    return before
 
 
 def _meeting_loops(flow: Flow, before: dict[int, list[int]]) -> frozenset[int]:
     """The blocks of loops in which threads meet and memory is read."""
     after = {block.index: list(block.successors) for block in flow.blocks}
-    found = set[int]()
+    found, cyclic = set[int](), _between_cycles(after, before)
     for block in flow.blocks:
-        if block.index in found or not any(_meets(op) for op in block.ops):
+        if block.index not in cyclic or block.index in found or not any(_meets(op) for op in block.ops):
             continue
         loop = _reached(block.index, after) & _reached(block.index, before)
         if any(effect.verb == "reads" for index in loop for op in flow.blocks[index].ops for effect in op.form.effects):
@@ -64,6 +75,23 @@ def _looks(op: Op) -> bool:
 
 def _goes_on(op: Op) -> bool:
     return any(effect.later or effect.verb in _CHANGES for effect in op.form.effects)
+
+
+def _between_cycles(after: dict[int, list[int]], before: dict[int, list[int]]) -> set[int]:
+    """The blocks without those that come before or after all cycles: empty for a flow without loops."""
+    left = set(after)
+    for edges, others in ((after, before), (before, after)):
+        degree = {index: sum(each in left for each in edges[index]) for index in left}
+        work = [index for index in left if not degree[index]]
+        while work:
+            index = work.pop()
+            left.remove(index)
+            for each in others[index]:
+                if each in left:
+                    degree[each] -= 1
+                    if not degree[each]:
+                        work.append(each)
+    return left
 
 
 def _reached(first: int, edges: dict[int, list[int]]) -> set[int]:
