@@ -478,6 +478,10 @@ class Group:
                     continue
                 elif not record.kernel.address:
                     after = self._replaced(table, record, mask)
+                elif table.is_stale(number - 1):
+                    table.enter_addresses()
+                    number = run(address, table.starts[number - 1])
+                    continue
                 else:
                     assert record.op is not None
                     after = self._alone(record.op, mask)

@@ -200,6 +200,8 @@ class Engine:
         self._addresses: dict[str, dict[str, int]] = {}
         """The addresses of kernels, by their object."""
         self._links: list[Any] = []
+        self.escape = 0
+        """The address of the code that lets Python execute an instruction, for kernels without an address."""
         self._uncompiled: dict[str, Kernel] = {}
         """Kernels whose text is not written yet."""
         self._finding, self._compiling = Lock(), Lock()
@@ -298,17 +300,14 @@ class Engine:
         found = [kernel for kernel in kernels if not kernel.address]
         if self.seldom and not any(isinstance(kernel.form, Note) for kernel in kernels):
             found = [each for each in found if not self._waits(each, kernels[each])]
-        self.link([*found, self._required(Escape())])
+        escape = self._required(Escape())
+        self.link([*found, escape])
+        self.escape = escape.address
 
     def _waits(self, kernel: Kernel, weight: int) -> bool:
         """True if the reference executes a form for a while: it is not compiled, and little is known to need it."""
         new = kernel.name in self._uncompiled
         return new and weight <= _FEW and kernel.executions + weight < self.seldom
-
-    @property
-    def escape(self) -> int:
-        """The address of the code that lets Python execute an instruction, for kernels without an address."""
-        return self._required(Escape()).address
 
     def count_replaced(self, kernel: Kernel) -> None:
         """Count an execution by the reference of a form whose kernel is not compiled; compile it if it is one of many,
@@ -319,11 +318,10 @@ class Engine:
             self._compile_replaced(max(self.seldom // _TOGETHER, 1))
 
     def _compile_replaced(self, least: int) -> None:
-        """Compile the forms that the reference has executed so often, together."""
+        """Compile the forms that the reference has executed so often, together; a table gets their addresses when it
+        next comes to one of them.
+        """
         self.link(each for each in list(self._uncompiled.values()) if each.executions >= least)
-        with self._compiling:
-            for caller in list(self.callers):
-                caller.enter_addresses()
 
     def end(self) -> None:
         """Compile, at the end of the process, the forms that the reference has executed: later ones may need them."""

@@ -110,6 +110,11 @@ class Table:
         places, escape = (np.array(self.starts[:-1]) - self.starts[0]) // 8, self.engine.escape
         self.words[places] = [record.kernel.address or escape for record in self.records]
 
+    def is_stale(self, number: int) -> bool:
+        """True if a record still lets Python execute its instruction, though its kernel is compiled by now."""
+        word = self.words[(self.starts[number] - self.starts[0]) // 8]
+        return int(word) == self.engine.escape and self.records[number].kernel.address not in (0, self.engine.escape)
+
     def replaced(self, block: int) -> list[Op]:
         """The instructions of a block whose kernels are not compiled."""
         found = (each for each in self.records if each.block == block and not each.kernel.address)
