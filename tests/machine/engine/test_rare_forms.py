@@ -65,7 +65,12 @@ def test_nothing_depends_on_what_is_compiled(monkeypatch: pytest.MonkeyPatch, na
 
     def run(number: str) -> tuple[Any, ...]:
         observer, recorded, body = Events(), Recorded(Random(5)), f"{BODIES[name]} // {number}"
-        ways: tuple[dict[str, Any], ...] = ({}, {"schedule": recorded}, {"schedule": "lazy"}, {"observers": (observer,)})
+        ways: tuple[dict[str, Any], ...] = (
+            {},
+            {"schedule": recorded},
+            {"schedule": "lazy"},
+            {"observers": (observer,)},
+        )
         results = [threads(body, block=64, words=2, source=source, grid=8, **options) for options in ways]
         return [each.tolist() for each in results], recorded.choices, recorded.steps, observer.all
 
@@ -113,8 +118,25 @@ def test_a_form_is_compiled_when_it_is_executed_often(monkeypatch: pytest.Monkey
     assert all(compiled(engine).values())
     (table,) = [each for each in engine.callers if isinstance(each, Table)]
     assert any(table.is_stale(number) for number in range(len(table.records)))
+    monkeypatch.setattr(table, "_is_complete", True)  # it gets the addresses when it comes to a record
     assert np.array_equal(threads(body, block=32, words=2, source=source), found)
     assert not any(table.is_stale(number) for number in range(len(table.records)))
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_program_that_runs_again_has_its_forms_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were executed: the second run compiles none for a path that was not taken."""
+    engine = use(monkeypatch, NEVER)
+    body = """setp.ne.u32 %p1, %r1, 5; @%p1 bra END; popc.b32 %r1, %r1; END: brev.b32 %r5, %r1;
+     st.global.u32 [%rd0], %r5; // runs again"""
+    expected = [[int(f"{each:032b}"[::-1], 2)] for each in range(7, 39)]
+    source = np.arange(7, 39, dtype=np.uint32)
+    for run in range(3):
+        assert threads(body, source=source).tolist() == expected
+        known = compiled(engine)
+        assert known["brev"] == (run > 0)
+        assert not known["popc"]
+    assert threads(body, source=np.full(32, 5, np.uint32)).tolist() == [[1 << 30]] * 32
 
 
 def test_the_estimate_compiles_the_forms_of_loops_at_once(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:

@@ -59,6 +59,8 @@ class Texts:
         if key not in self._factories:
             try:
                 text = self._program.text(flavour, masked=masked)
+                if text.table is not None:
+                    text.table.begin_run()
             except EngineError as error:
                 self.do_without(error)
                 text = self._program.text(masked=masked)

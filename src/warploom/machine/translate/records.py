@@ -93,9 +93,13 @@ class Table:
     after: list[int] = field(init=False)
     """For each record the host address of the next instruction's."""
     _calls: tuple[list[Kernel], npt.NDArray[np.int64]] | None = field(init=False, default=None)
+    _has_run: bool = field(init=False, default=False)
+    _is_complete: bool = field(init=False)
+    """True if all kernels are compiled."""
 
     def __post_init__(self) -> None:
         self.engine.callers.add(self)
+        self._is_complete = all(record.kernel.address for record in self.records)
         self.addresses = [self.starts[entry] for entry in self.entries]
         self._blocks = np.array(self.addresses, np.int64)
         self.blocks_at = address_of(self._blocks)
@@ -109,6 +113,17 @@ class Table:
         """Call kernels where they are now."""
         places, escape = (np.array(self.starts[:-1]) - self.starts[0]) // 8, self.engine.escape
         self.words[places] = [record.kernel.address or escape for record in self.records]
+
+    def begin_run(self) -> None:
+        """Compile the forms that the reference has executed, in the runs after the first: there may be many."""
+        if self._is_complete:
+            return
+        if self._has_run:
+            kernels = {record.kernel for record in self.records if not record.kernel.address}
+            self.engine.link(kernel for kernel in kernels if kernel.executions)
+            self.enter_addresses()
+            self._is_complete = all(kernel.address or not kernel.has_code for kernel in kernels)
+        self._has_run = True
 
     def is_stale(self, number: int) -> bool:
         """True if a record still lets Python execute its instruction, though its kernel is compiled by now."""
