@@ -77,7 +77,7 @@ class Texts:
     def count_replaced(self, table: Table, record: Record) -> None:
         """Count an instruction that the reference has executed, because its kernel is not compiled."""
         try:
-            table.engine.count_replaced(record.kernel)
+            table.engine.count_replaced(record.kernel, table.uncompiled)
         except EngineError as error:
             self.do_without(error)
 

@@ -309,19 +309,14 @@ class Engine:
         new = kernel.name in self._uncompiled
         return new and weight <= _FEW and kernel.executions + weight < self.seldom
 
-    def count_replaced(self, kernel: Kernel) -> None:
+    def count_replaced(self, kernel: Kernel, others: Callable[[], Iterable[Kernel]]) -> None:
         """Count an execution by the reference of a form whose kernel is not compiled; compile it if it is one of many,
-        with the others that are.
+        together with `others` of the table. A table gets their addresses when it next comes to one of them.
         """
         kernel.executions += 1
         if kernel.executions >= self.seldom and kernel.has_code and not kernel.address:
-            self._compile_replaced(max(self.seldom // _TOGETHER, 1))
-
-    def _compile_replaced(self, least: int) -> None:
-        """Compile the forms that the reference has executed so often, together; a table gets their addresses when it
-        next comes to one of them.
-        """
-        self.link(each for each in list(self._uncompiled.values()) if each.executions >= least)
+            least = max(self.seldom // _TOGETHER, 1)
+            self.link(each for each in others() if each.executions >= least)
 
     def end(self) -> None:
         """Compile, at the end of the process, the forms that the reference has executed: later ones may need them."""

@@ -119,11 +119,15 @@ class Table:
         if self._is_complete:
             return
         if self._has_run:
-            kernels = {record.kernel for record in self.records if not record.kernel.address}
+            kernels = self.uncompiled()
             self.engine.link(kernel for kernel in kernels if kernel.executions)
             self.enter_addresses()
             self._is_complete = all(kernel.address or not kernel.has_code for kernel in kernels)
         self._has_run = True
+
+    def uncompiled(self) -> list[Kernel]:
+        """The kernels without an address."""
+        return list(dict.fromkeys(record.kernel for record in self.records if not record.kernel.address))
 
     def is_stale(self, number: int) -> bool:
         """True if a record still lets Python execute its instruction, though its kernel is compiled by now."""
