@@ -44,13 +44,13 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-_MANY, _MOST = 1 << 12, 1 << 20
+_MANY, _MOST = 1 << 10, 1 << 20
 _promoted = [0]
 """Objects that were promoted since the last collection."""
 
 
 def _promote() -> None:
-    """Move thousands of new objects to the oldest generation, as the collector does with those that it has found to
+    """Move many new objects to the oldest generation, as the collector does with those that it has found to
     stay: it would follow all their references for nothing, and after a hundred such pauses those of the whole process.
     After many objects it has to, because garbage may have been promoted with them.
     """
