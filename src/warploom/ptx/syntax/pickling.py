@@ -40,27 +40,4 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         if collects:
-            _promote()
             gc.enable()
-
-
-_MANY, _MOST = 1 << 10, 1 << 20
-_promoted = [0]
-"""Objects that were promoted since the last collection."""
-
-
-def _promote() -> None:
-    """Move many new objects to the oldest generation, as the collector does with those that it has found to
-    stay: it would follow all their references for nothing, and after a hundred such pauses those of the whole process.
-    After many objects it has to, because garbage may have been promoted with them.
-    """
-    made = gc.get_count()[0]
-    if made < _MANY or gc.get_freeze_count():  # the program that uses this library freezes objects itself
-        return
-    _promoted[0] += made
-    if _promoted[0] > _MOST:
-        _promoted[0] = 0
-        gc.collect()
-        return
-    gc.freeze()
-    gc.unfreeze()
