@@ -21,6 +21,7 @@ from warploom.checker.report import Covers, Report, Verdict
 from warploom.checker.rules import PROFILES
 from warploom.diagnostics import Diag, WarploomError, user_traceback
 from warploom.host.launch import Launch
+from warploom.machine.translate.prepared import store_waiting
 
 Job = Launch | Callable[[], Launch]
 """A launch, or a function that makes one where it runs: of a module, or a `functools.partial` of such a function."""
@@ -76,6 +77,8 @@ def _judge(job: Job, options: Mapping[str, Any]) -> Report:
         return replace(_incomplete(f"the check was not possible: {error}"), error=error)
     except Exception as error:  # noqa: BLE001  the job's own
         return _incomplete(f"the job raised {type(error).__name__}: {error}")
+    finally:
+        store_waiting()  # workers end without what Python does at the end of a process
     return report
 
 
