@@ -28,7 +28,6 @@ from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
 from warploom.machine.core.deadlock_report import standing
-from warploom.machine.core.events import AnyObserver, Event
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
     Failure,
@@ -51,6 +50,7 @@ from warploom.machine.memory.static_variables import (
     on_the_stack,
     static_bytes,
 )
+from warploom.machine.observers.events import AnyObserver, Event
 from warploom.machine.translate.prepared import keep_programs, module_of, prepared_program
 from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of

@@ -11,9 +11,9 @@ from tests.machine.engine.mutants import engine
 from tests.machine.engine.test_events import Batches, Each
 
 import warploom
-from warploom.machine.core import reporting
-from warploom.machine.core.native_events import NativeEvents
 from warploom.machine.engine import access_log
+from warploom.machine.observers import reporting
+from warploom.machine.observers.native_events import NativeEvents
 from warploom.structured.config import HopperConfig
 
 pytest.importorskip("llvmlite")

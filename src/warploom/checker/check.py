@@ -22,7 +22,7 @@ from warploom.diagnostics import Diag, Loc, Stuck, WarploomError, user_traceback
 from warploom.host.launch import Launch
 from warploom.host.program import Ptx
 from warploom.launcher import launch_of, with_triples
-from warploom.machine.core.events import Source
+from warploom.machine.observers.events import Source
 from warploom.machine.translate.translator import Program
 from warploom.ptx.isa.table import Op
 

@@ -12,7 +12,7 @@ from warploom.checker.model.clocks import G, X
 from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding, Party
 from warploom.checker.rules import Problem, sentence
-from warploom.machine.core.events import Event, Placed, Source, Started
+from warploom.machine.observers.events import Event, Placed, Source, Started
 
 _LONGEST = 110
 """The longest text of an instruction in a finding."""

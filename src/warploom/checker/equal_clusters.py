@@ -26,7 +26,7 @@ from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import GlobalTouch, Unjudged, is_strong
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.state import Reach
-from warploom.machine.core.events import Batch, Placed, Started, Touch
+from warploom.machine.observers.events import Batch, Placed, Started, Touch
 
 Array = npt.NDArray[Any]
 _MOST_KEPT = 1 << 16

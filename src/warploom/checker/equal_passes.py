@@ -42,7 +42,7 @@ from warploom.checker.model.operations import engine_of
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.state import Knowledge, Names, Reach, Unfit
 from warploom.checker.renaming import OFFSET, Renaming, Unmovable
-from warploom.machine.core.events import BarrierName, Event, Touch, WarpEvents
+from warploom.machine.observers.events import BarrierName, Event, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 _LONGEST = 1 << 12

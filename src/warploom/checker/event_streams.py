@@ -18,7 +18,7 @@ from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import is_strong
 from warploom.checker.renaming import BARRIER_BYTES, OFFSET, Span
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.core.events import Batch, Event, Rows, Site, Touch, WarpEvents
+from warploom.machine.observers.events import Batch, Event, Rows, Site, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 Row = tuple[Rows, int]

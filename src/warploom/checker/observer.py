@@ -16,7 +16,7 @@ from warploom.checker.model.operations import WARPGROUP, Operations
 from warploom.checker.model.shadow import Access
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Clash, Event, Started, Touch
+from warploom.machine.observers.events import Clash, Event, Started, Touch
 
 _BARRIER_BYTES = 8
 

@@ -24,9 +24,9 @@ from warploom.checker.report import Finding
 from warploom.checker.rules import Rules, row_of
 from warploom.host.launch import Launch
 from warploom.launcher import prepare
-from warploom.machine.core.events import Event, Source, Started
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.schedule import Eager
+from warploom.machine.observers.events import Event, Source, Started
 
 MOST_EVENTS = 500_000
 """Longer runs are not judged again."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from warploom.checker.model.clocks import PG, Clock, G, Known, P, T, X
 from warploom.checker.model.shadow import Access
-from warploom.machine.core.events import Source
+from warploom.machine.observers.events import Source
 
 PROFILES = ("strict", "lenient")
 

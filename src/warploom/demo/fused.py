@@ -16,7 +16,7 @@ from rich.table import Table
 from warploom.commands.console import table
 from warploom.host.launch import Launch
 from warploom.launcher import Run, launch
-from warploom.machine.core.events import Event
+from warploom.machine.observers.events import Event
 from warploom.ops import linear
 from warploom.ptx.isa import unsupported
 from warploom.ptx.syntax.model import Module, Note

@@ -9,7 +9,7 @@ from warploom.checker.model.clocks import G
 from warploom.checker.observer import Checker
 from warploom.checker.rules import Rules
 from warploom.diagnostics import Loc
-from warploom.machine.core.events import WORD, Agent, BarrierName, Event, Source, Started
+from warploom.machine.observers.events import WORD, Agent, BarrierName, Event, Source, Started
 from warploom.ptx.syntax.model import Instruction
 
 CTA = (0, 0, 0)

@@ -6,7 +6,7 @@ from warploom.checker.model.clocks import Components
 from warploom.checker.model.shadow import Access
 from warploom.checker.recurrence.state import _Form
 from warploom.diagnostics import Loc
-from warploom.machine.core.events import Source
+from warploom.machine.observers.events import Source
 from warploom.ptx.syntax.model import Instruction
 
 

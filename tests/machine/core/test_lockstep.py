@@ -11,8 +11,8 @@ import pytest
 from tests.machine.engine.mutants import engine
 
 import warploom
-from warploom.machine.core.events import Event
 from warploom.machine.core.schedule import Lazy, Recorded, Reverse, Schedule
+from warploom.machine.observers.events import Event
 from warploom.machine.translate.prepared import prepared_program
 
 STEPS, THREADS, TILE = 7, 128, 2048

@@ -11,9 +11,9 @@ from tests.machine.engine.test_engine import BODIES
 from tests.machine.simt import threads
 
 from warploom.diagnostics import WarploomError
-from warploom.machine.core import reporting
-from warploom.machine.core.events import Batch, Event
 from warploom.machine.engine import access_log
+from warploom.machine.observers import reporting
+from warploom.machine.observers.events import Batch, Event
 
 pytest.importorskip("llvmlite")
 

@@ -11,8 +11,8 @@ from tests.machine.simt import threads
 
 from warploom.machine.core import grid
 from warploom.machine.core import schedule as schedules
-from warploom.machine.core.events import Event
 from warploom.machine.core.schedule import Random, Recorded
+from warploom.machine.observers.events import Event
 
 pytest.importorskip("llvmlite")
 

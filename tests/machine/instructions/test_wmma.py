@@ -10,7 +10,7 @@ import pytest
 
 from warploom import launch
 from warploom.diagnostics import WarploomError
-from warploom.machine.core.events import Event
+from warploom.machine.observers.events import Event
 
 RNG = np.random.default_rng()
 TYPES: dict[str, Any] = {

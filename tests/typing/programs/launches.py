@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from warploom import Launch, LaunchError, Run, Stuck, TensorMap, __version__, launch
 from warploom.launch_file import load
-from warploom.machine.core.events import Event
+from warploom.machine.observers.events import Event
 
 
 class Counter:

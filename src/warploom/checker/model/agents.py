@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from warploom.checker.model.clocks import Clock, Components, G, Triple, X, fitted
-from warploom.machine.core.events import WORD, Agent, Source, Started
+from warploom.machine.observers.events import WORD, Agent, Source, Started
 
 _HISTORY = 12
 

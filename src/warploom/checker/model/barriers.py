@@ -21,7 +21,7 @@ from warploom.checker.model.clocks import PG, Clock, Components, G, Known, P, Tr
 from warploom.checker.model.operations import Form, Operations, Pending
 from warploom.checker.report import Party
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import BarrierName, Event
+from warploom.machine.observers.events import BarrierName, Event
 
 Place = tuple[Triple, int]
 """A CTA and an address in its shared memory."""

@@ -11,7 +11,7 @@ from warploom.checker.model.clocks import Clock, Triple, X
 from warploom.checker.model.operations import Form
 from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Event, Touch
+from warploom.machine.observers.events import Event, Touch
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows,
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Clash, Event, Placed, Started, Touch
+from warploom.machine.observers.events import Clash, Event, Placed, Started, Touch
 
 if TYPE_CHECKING:
     from warploom.checker.redundancy import Orders

@@ -18,7 +18,7 @@ from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, TB, Clock, Components, G, Known, P, T, Triple, X
 from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
-from warploom.machine.core.events import Event, Touch
+from warploom.machine.observers.events import Event, Touch
 
 WARPGROUP = 4
 """Warps that issue a wgmma together."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warploom.checker.model.clocks import Components, Rows, Triple
 from warploom.diagnostics import Loc
-from warploom.machine.core.events import Source, Touch
+from warploom.machine.observers.events import Source, Touch
 from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]

@@ -29,7 +29,8 @@ from warploom.checker.model.shadow import Access, Shadow
 from warploom.checker.observer import Checker
 from warploom.checker.renaming import Renaming, Unmovable
 from warploom.machine.core.cta import Cluster, Cta, Generation
-from warploom.machine.core.group import DONE, EXPIRED, Group, lane_bits
+from warploom.machine.core.group import DONE, EXPIRED, Group
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.syntax.model import Address, Immediate
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import WORD, CommitGroup, Touch, Touches, lanes_as_bits
 from warploom.machine.core.group import WARP, Waitable
-from warploom.machine.core.reporting import Reporter
 from warploom.machine.instructions.mbarrier import peer_at
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import WORD, CommitGroup, Touch, Touches, lanes_as_bits
+from warploom.machine.observers.reporting import Reporter
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from warploom.machine.core.options import family_of
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cluster
-    from warploom.machine.core.events import CommitGroup, Touches
     from warploom.machine.core.group import Group
-    from warploom.machine.core.reporting import Issued
     from warploom.machine.memory.proxy_visibility import Sight
+    from warploom.machine.observers.events import CommitGroup, Touches
+    from warploom.machine.observers.reporting import Issued
 
 
 class Operation:

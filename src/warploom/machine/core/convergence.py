@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.core.events import BarrierName
-from warploom.machine.core.group import WARP, Waitable, lanes_named
+from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.core.lane_masks import lanes_named
+from warploom.machine.observers.events import BarrierName
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:

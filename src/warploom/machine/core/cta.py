@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.core.events import BarrierName
-from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup, lane_bits
+from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import PEER_SIZE, PEER_WORDS
 from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
 from warploom.machine.memory.shared_memory import SharedMemory
+from warploom.machine.observers.events import BarrierName
 from warploom.machine.routines.mbarrier_rows import MbarrierRows
 from warploom.machine.translate.expressions import CTA_SPECIALS
 from warploom.machine.translate.uniform_slots import Uniforms

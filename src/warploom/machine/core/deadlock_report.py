@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc, WarploomError
-from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group, lane_bits, lane_list, lanes_named
+from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group
+from warploom.machine.core.lane_masks import lane_bits, lane_list, lanes_named
 from warploom.machine.core.names import role_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from warploom.machine.core.schedule import (
 )
 
 if TYPE_CHECKING:
-    from warploom.machine.core.events import Event
+    from warploom.machine.observers.events import Event
 
 T = TypeVar("T")
 DEFAULT_BUDGET = 64

@@ -15,15 +15,11 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
-from warploom.machine.core.events import Placed, Site, Source, Started
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
 from warploom.machine.core.late_operations import LateOperations
 from warploom.machine.core.names import role_of
-from warploom.machine.core.native_events import NativeEvents, NativeSite
-from warploom.machine.core.observation import native_site, site
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
-from warploom.machine.core.reporting import Reporter
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
 from warploom.machine.core.special_registers import RESERVED, shared_specials
@@ -37,6 +33,10 @@ from warploom.machine.instructions.tma import LoadTouches, enter_maps
 from warploom.machine.memory.polling import Polled, polling
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.store_buffers import Store, StoreBuffers
+from warploom.machine.observers.events import Placed, Site, Source, Started
+from warploom.machine.observers.native_events import NativeEvents, NativeSite
+from warploom.machine.observers.observation import native_site, site
+from warploom.machine.observers.reporting import Reporter
 from warploom.machine.routines import turn_loop
 from warploom.machine.routines.turn_loop import IDLE, PATIENCE
 from warploom.machine.semantics.vectors import EngineError

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
+from warploom.machine.core.lane_masks import lane_list
 from warploom.machine.core.special_registers import LaneSpecials, lane_specials
 from warploom.machine.engine.access_log import agent_number
 from warploom.machine.engine.addresses import address_of
@@ -43,7 +44,6 @@ READY, WAITING, JOINING, DONE = range(4)
 EXPIRED = "expired"
 LOADS = "tensor load"
 _PATIENCE = 256
-_MOST_RUNS = 8
 _UNLIMITED = 1 << 62
 _DETOUR_BLOCKS = 64
 """Blocks that a warp may execute on a detour."""
@@ -790,28 +790,3 @@ def _by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
     for lanes, target in ways:
         found[target] = found[target] | lanes if target in found else lanes
     return [(lanes, target) for target, lanes in found.items()]
-
-
-def lane_bits(mask: Array) -> int:
-    """Lanes as a bit mask: lane 0 is the lowest bit."""
-    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
-
-
-def lane_list(mask: Array) -> str:
-    """Lanes as ranges: `0-7,12`."""
-    lanes = np.flatnonzero(mask).tolist()
-    parts: list[str] = []
-    while lanes:
-        first = last = lanes.pop(0)
-        while lanes and lanes[0] == last + 1:
-            last = lanes.pop(0)
-        parts.append(str(first) if first == last else f"{first}-{last}")
-    return ",".join(parts) or "none"
-
-
-def lanes_named(mask: Array) -> str:
-    """Lanes in the words of a message: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
-    listed = lane_list(mask)
-    if listed.count(",") >= _MOST_RUNS:
-        listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"
-    return f"lane {listed}" if listed.isdigit() else f"lanes {listed}"

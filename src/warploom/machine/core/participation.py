@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
-from warploom.machine.core.group import WARP, lanes_named
+from warploom.machine.core.group import WARP
+from warploom.machine.core.lane_masks import lanes_named
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:

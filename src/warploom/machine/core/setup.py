@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warploom.hardware.targets import Machine
-from warploom.machine.core.events import AnyObserver
 from warploom.machine.core.group import WARP
 from warploom.machine.core.schedule import Schedule
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
+from warploom.machine.observers.events import AnyObserver
 from warploom.machine.translate.register_layout import FILES
 from warploom.machine.translate.translator import Program
 

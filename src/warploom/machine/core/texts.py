@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warploom.machine.core.observation import observed
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
 from warploom.machine.memory.proxy_visibility import learning
 from warploom.machine.memory.store_buffers import ordering
+from warploom.machine.observers.observation import observed
 from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.memory_access import Memory
 from warploom.machine.translate.records import Record, Table

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.core.convergence import EVERY, Meeting, Purpose, absent, meet
 from warploom.machine.core.cta import Generation, NamedBarrier
-from warploom.machine.core.group import WARP, lane_bits
+from warploom.machine.core.group import WARP
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.core.registry import Run, executes
 from warploom.ptx.isa.table import Op
 

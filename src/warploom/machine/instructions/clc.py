@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.copy.bulk import issuers, of_lane, require_live, shared_span, submit
-from warploom.machine.core.events import Touch, run_of_bytes
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import Touch, run_of_bytes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Register, Vector
 

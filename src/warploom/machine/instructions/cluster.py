@@ -10,13 +10,14 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.copy.bulk import each_warp, issuers, require_cluster, submit
 from warploom.machine.core.convergence import EVERY, absent
-from warploom.machine.core.events import BarrierName, Touch, run_of_bytes
-from warploom.machine.core.group import WARP, Waitable, lane_bits
+from warploom.machine.core.group import WARP, Waitable
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.atomics import Atomic, locate
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, peer_at
 from warploom.machine.memory.byte_memory import SHARED_WINDOW, WIDTHS
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import BarrierName, Touch, run_of_bytes
 from warploom.ptx.isa.table import BITS, Op
 from warploom.ptx.syntax.model import Vector
 

@@ -34,12 +34,12 @@ from warploom.machine.copy.bulk import (
     warps_of,
 )
 from warploom.machine.copy.reductions import DTYPES, reduce_values
-from warploom.machine.core.events import CommitGroup, Touch, Touches, run_of_bytes
 from warploom.machine.core.group import WARP
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, by_address, shared_address
 from warploom.machine.memory.byte_memory import WIDTHS
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import CommitGroup, Touch, Touches, run_of_bytes
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.core.events import BarrierName, Touch, lanes_as_bits, run_of_bytes
 from warploom.machine.core.group import EXPIRED, Waitable
 from warploom.machine.core.names import name_of
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.memory.byte_memory import SHARED_WINDOW
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import BarrierName, Touch, lanes_as_bits, run_of_bytes
 from warploom.machine.routines.mbarrier_rows import EXPECTED, MARK, PENDING, PHASE, TESTS, TX, WAITERS
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Sink

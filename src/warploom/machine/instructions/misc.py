@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.convergence import absent
-from warploom.machine.core.group import WARP, WARPGROUP, Waitable, lane_bits
+from warploom.machine.core.group import WARP, WARPGROUP, Waitable
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.core.registry import Run, executes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate

@@ -48,13 +48,13 @@ from warploom.machine.copy.bulk import (
 )
 from warploom.machine.copy.pixels import halo_and_shifts
 from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
-from warploom.machine.core.events import Touch, Triple
 from warploom.machine.core.group import WARP
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, barrier_touch_of, shared_address
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import Touch, Triple
 from warploom.machine.routines.mbarrier_rows import TX
 from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.isa.table import Op

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.core.convergence import EVERY, Compute, Meeting, Purpose, absent, bring, lanes_of
-from warploom.machine.core.group import WARP, lane_bits
+from warploom.machine.core.group import WARP
+from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.core.registry import Run, executes
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate

@@ -23,13 +23,13 @@ from warploom.hardware.matrix_descriptors import decode_shared_descriptor
 from warploom.hardware.swizzles import GRANULE
 from warploom.machine.copy.bulk import READERS, SMALL, Landing
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import WORD, CommitGroup, Touch
 from warploom.machine.core.group import POISON, WARP, WARPGROUP, Waitable
 from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import TOGETHER, Run, executes
-from warploom.machine.core.reporting import Issued
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.observers.events import WORD, CommitGroup, Touch
+from warploom.machine.observers.reporting import Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, native_calls, read

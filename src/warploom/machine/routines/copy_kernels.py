@@ -1,9 +1,9 @@
 """Native kernels of mbarriers and of tensor copies that complete when they are issued.
 
 They serve runs in which shared memory has one view; for observers they enter what they do in the log, from which
-`core/native_events.py` makes events. A kernel examines everything first; in any case but the usual one it returns the
-number of its record without any effect, and Python executes the instruction: a wait that does not pass, a group that
-must be woken, a box that is not wholly inside its tensor, a log that is full, every fault.
+`observers/native_events.py` makes events. A kernel examines everything first; in any case but the usual one it returns
+the number of its record without any effect, and Python executes the instruction: a wait that does not pass, a group
+that must be woken, a box that is not wholly inside its tensor, a log that is full, every fault.
 """
 
 from __future__ import annotations

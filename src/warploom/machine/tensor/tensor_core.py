@@ -27,10 +27,10 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tmem import PLACEMENTS, QUADRANT, Placement
 from warploom.machine.copy.bulk import require_live, submit
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import CommitGroup, Touch, Touches
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
+from warploom.machine.observers.events import CommitGroup, Touch, Touches
 from warploom.machine.tensor.accumulators import (
     accumulator_view,
     add_products,

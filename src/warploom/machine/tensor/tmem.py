@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.hardware.tmem import COLUMN_MASK, LANE_MASK, LANE_SHIFT
-from warploom.machine.core.events import Touch
 from warploom.machine.core.group import Waitable
 from warploom.machine.memory import guard_pages
+from warploom.machine.observers.events import Touch
 from warploom.machine.routines.call_lists import base_of
 from warploom.ptx.isa.table import Op
 

@@ -140,7 +140,7 @@ class Program:
     batches: list[tuple[int, int, bool]] = field(default_factory=list)
     """The instructions that are executed together: the first, how many, and whether a commit ends them."""
     reports: dict[int, Any] = field(default_factory=dict)
-    """The events of instructions, by the identity of their `Op`, as `core/observation.py` works them out."""
+    """The events of instructions, by the identity of their `Op`, as `observers/observation.py` works them out."""
     stored: dict[str, StoredText] = field(default_factory=dict)
     """Whole texts as they are on disk."""
     _texts: dict[str, Text] = field(default_factory=dict)

@@ -23,11 +23,11 @@ from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
 from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.copy.bulk import submit
 from warploom.machine.core.async_operations import Operation
-from warploom.machine.core.events import WORD, CommitGroup, Touch, Touches, agent_of, lanes_as_bits
 from warploom.machine.core.group import LOADS, WARP, Loads
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.core.reporting import Actor, Reporter
+from warploom.machine.observers.events import WORD, CommitGroup, Touch, Touches, agent_of, lanes_as_bits
+from warploom.machine.observers.reporting import Actor, Reporter
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
 from warploom.machine.tensor.tmem import Tmem, block_of_cells, split_address, tmem_of
 from warploom.ptx.isa.table import Op

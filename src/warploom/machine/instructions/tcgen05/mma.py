@@ -18,11 +18,11 @@ from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tmem import COPY_SHAPES, DECOMPRESSED_SHIFT, QUADRANT, CopyShape
 from warploom.hardware.zero_column_masks import decode_zero_columns
 from warploom.machine.copy.bulk import count_bytes, issuers, multicast_targets, of_lane
-from warploom.machine.core.events import Touch
 from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, shared_address
 from warploom.machine.instructions.tcgen05.load_store import fence_after
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import Touch
 from warploom.machine.tensor.accumulators import accumulator_view, tensor_copy
 from warploom.machine.tensor.elements import expand_padded
 from warploom.machine.tensor.operands import footprint

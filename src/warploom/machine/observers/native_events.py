@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warploom.machine.core.events import (
+from warploom.machine.engine.access_log import (
+    CHANGES,
+    COPY_COORDINATES,
+    COPY_MAP,
+    COPY_TARGET,
+    LANES,
+    SITE,
+    agent_parts,
+)
+from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.events import (
     WORD,
     Agent,
     BarrierName,
@@ -27,16 +37,6 @@ from warploom.machine.core.events import (
     agent_of,
     warps_of,
 )
-from warploom.machine.engine.access_log import (
-    CHANGES,
-    COPY_COORDINATES,
-    COPY_MAP,
-    COPY_TARGET,
-    LANES,
-    SITE,
-    agent_parts,
-)
-from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 
 Array = npt.NDArray[Any]
 Agents = tuple[tuple[Agent, int], ...]

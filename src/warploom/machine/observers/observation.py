@@ -17,7 +17,14 @@ import numpy.typing as npt
 from warploom.hardware.fragments import MATRIX_MOVES
 from warploom.hardware.swizzles import GRANULE
 from warploom.hardware.tensor_maps import MAP_BYTES
-from warploom.machine.core.events import (
+from warploom.machine.core.group import WARP
+from warploom.machine.engine.access_log import MOST_LANES, agent_number
+from warploom.machine.instructions.matrices import matrix_rows
+from warploom.machine.instructions.memory import Spaces
+from warploom.machine.instructions.wmma import line_addresses, lines_of
+from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
+from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.observers.events import (
     WORD,
     Clash,
     Declared,
@@ -27,15 +34,8 @@ from warploom.machine.core.events import (
     agent_of,
     lanes_as_bits,
 )
-from warploom.machine.core.group import WARP
-from warploom.machine.core.native_events import NativeSite
-from warploom.machine.core.reporting import Actor, Reporter
-from warploom.machine.engine.access_log import MOST_LANES, agent_number
-from warploom.machine.instructions.matrices import matrix_rows
-from warploom.machine.instructions.memory import Spaces
-from warploom.machine.instructions.wmma import line_addresses, lines_of
-from warploom.machine.memory.byte_memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WIDTHS, WINDOW_BYTES
-from warploom.machine.memory.shared_memory import RANK_SHIFT
+from warploom.machine.observers.native_events import NativeSite
+from warploom.machine.observers.reporting import Actor, Reporter
 from warploom.ptx.isa.table import BITS, Effect, Op
 from warploom.ptx.syntax.model import Address, Immediate
 

@@ -1,6 +1,6 @@
 """The reporter of a run: makes events and passes them to observers, one by one or in batches.
 
-Events come through three doors. A run with observers binds every meaning in a wrapper (`core/observation.py`) that
+Events come through three doors. A run with observers binds every meaning in a wrapper (`observers/observation.py`) that
 names the agent and reports the accesses and fences that the instruction's row declares. Things with a state (barriers,
 groups, TMEM) report their own changes, because they know the phase or the group. The grid reports when an
 asynchronous operation is issued and when it completes. Without observers there is no `Reporter`, and no event is built.
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
-from warploom.machine.core.events import (
+from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
+from warploom.machine.observers.events import (
     WORD,
     Agent,
     AnyObserver,
@@ -40,8 +41,7 @@ from warploom.machine.core.events import (
     agent_of,
     warps_of,
 )
-from warploom.machine.core.native_events import NativeEvents, engine_of
-from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
+from warploom.machine.observers.native_events import NativeEvents, engine_of
 from warploom.ptx.syntax.model import Instruction
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.machine.asynchronous import init, run, wait
 from tests.machine.protocols import PROTOCOLS, RING_STEPS, Protocol, kernel, without
 
 from warploom import TensorMap, launch
-from warploom.machine.core import events, reporting
 from warploom.machine.core.schedule import Random
+from warploom.machine.observers import events, reporting
 from warploom.ptx.isa.table import decode_kernel
 from warploom.ptx.syntax.parser import parse
 

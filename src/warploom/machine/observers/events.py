@@ -1,6 +1,6 @@
 """Events for observers: one for each effect of an instruction or operation on memory or a barrier.
 
-`core/reporting.py` makes them.
+`observers/reporting.py` makes them.
 """
 
 from __future__ import annotations

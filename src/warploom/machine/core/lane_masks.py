@@ -1,0 +1,37 @@
+"""Masks of lanes as bits, and in the words of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_MOST_RUNS = 8
+"""Runs of lanes that a message lists."""
+
+
+def lane_bits(mask: Array) -> int:
+    """Lanes as a bit mask: lane 0 is the lowest bit."""
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+
+
+def lane_list(mask: Array) -> str:
+    """Lanes as ranges: `0-7,12`."""
+    lanes = np.flatnonzero(mask).tolist()
+    parts: list[str] = []
+    while lanes:
+        first = last = lanes.pop(0)
+        while lanes and lanes[0] == last + 1:
+            last = lanes.pop(0)
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts) or "none"
+
+
+def lanes_named(mask: Array) -> str:
+    """Lanes in the words of a message: `lane 3`, `lanes 0-7,12`, or the first and the mask where they are scattered."""
+    listed = lane_list(mask)
+    if listed.count(",") >= _MOST_RUNS:
+        listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"
+    return f"lane {listed}" if listed.isdigit() else f"lanes {listed}"
