@@ -21,7 +21,7 @@ from warploom.machine.core.names import role_of
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
 from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
-from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, Triple, WarpState, resident_bytes
+from warploom.machine.core.setup import Setup, Triple, WarpState, resident_bytes, resident_clusters
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
 from warploom.machine.core.turns import Begun, ReadyGroups, Turns
@@ -177,7 +177,7 @@ class Grid:
         self._bytes_per_cta = resident_bytes(
             self.program, self.block, self.shared_bytes, self.local_bytes, two_views=self.schedule.two_views
         )
-        self._capacity = self._occupancy()
+        self._capacity = resident_clusters(setup, self._bytes_per_cta)
         if (begin := getattr(self.schedule, "begin", None)) is not None:
             begin(self.program.digest)
         self._deadline = None if setup.timeout is None else time.monotonic() + setup.timeout
@@ -232,18 +232,6 @@ class Grid:
         if self.buffers is not None:
             return False
         return any(op.family == CANCEL for block in self.program.flow.blocks for op in block.ops)
-
-    def _occupancy(self) -> int:
-        """The number of clusters that are resident at once."""
-        ctas = self.cluster_shape[0] * self.cluster_shape[1] * self.cluster_shape[2]
-        threads = self.block[0] * self.block[1] * self.block[2]
-        per_sm = min(
-            self.machine.blocks_per_sm,
-            self.machine.threads_per_sm // max(threads, 1),
-            self.machine.shared_per_sm // (self.shared_bytes + self.machine.shared_reserved),
-        )
-        held = MOST_RESIDENT_BYTES // max(self._bytes_per_cta * ctas, 1)
-        return max(1, min(self.sms * max(per_sm, 1) // ctas, held))
 
     def sm_of(self, cta: Cta) -> int:
         return cta.number % self.sms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -73,3 +74,15 @@ def resident_bytes(program: Program, block: Triple, shared_bytes: int, local_byt
     registers = sum(rows[file] * np.dtype(dtype).itemsize for file, dtype in FILES.items())
     names = sum(rows.values()) * _BYTES_PER_NAME
     return warps * (WARP * (registers + local_bytes) + names) + shared_bytes * (_TWO_VIEWS if two_views else 1)
+
+
+def resident_clusters(setup: Setup, bytes_per_cta: int) -> int:
+    """The number of clusters that are resident at once."""
+    machine, ctas, threads = setup.machine, math.prod(setup.cluster), math.prod(setup.block)
+    per_sm = min(
+        machine.blocks_per_sm,
+        machine.threads_per_sm // max(threads, 1),
+        machine.shared_per_sm // (setup.shared_bytes + machine.shared_reserved),
+    )
+    held = MOST_RESIDENT_BYTES // max(bytes_per_cta * ctas, 1)
+    return max(1, min(setup.sms * max(per_sm, 1) // ctas, held))
