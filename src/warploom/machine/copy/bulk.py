@@ -96,8 +96,8 @@ def submit(
     after: Iterable[Operation] = (),
 ) -> Operation:
     """Issue an operation; a fault at its completion names the instruction that issued it."""
-    grid, placed = g.grid, placing(g, op, run)
-    if grid.immediate and not grid.flight.count:
+    grid, manner, placed = g.grid, g.cta.manner, placing(g, op, run)
+    if manner.immediate and not manner.flight.count:
         grid.effects += 2
         if grid.reporter is None:
             placed()

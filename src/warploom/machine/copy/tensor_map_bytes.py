@@ -147,7 +147,7 @@ def mapped(grid: Grid, address: int) -> MappedTensor:
         known = grid.tensor_maps[record] = _decode(record, grid.memory, address)
     if PARAM_WINDOW <= address < PARAM_WINDOW + grid.params.base + grid.params.size:
         grid.maps_at[address] = known  # parameters do not change
-        if grid.immediate and grid.regions is not None:
+        if grid.has_at_once and grid.regions is not None:
             row = map_row(known.geometry, known.memory, known.origin, grid.machine.barrier_tx_limit)
             if row is not None:
                 grid.regions.maps.add(address, row)

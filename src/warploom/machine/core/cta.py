@@ -43,13 +43,16 @@ class Cluster:
         self.in_flight = 0
         self.state: dict[Any, Any] = {}
         self.knowledge: Knowledge | None = None
+        self.manner = grid.usual
         self.ctas = [Cta(grid, self, rank) for rank in range(size)]
 
     def begin(self, index: Triple) -> None:
         """Begin as the cluster of an index."""
         grid, self.index, self.in_flight = self.grid, index, 0
         self.state.clear()
-        if grid.two_views:
+        self.manner = grid.manner_of_next()
+        self.knowledge = None
+        if self.manner.two_views:
             self.knowledge = Knowledge(-(-math.prod(grid.block) // WARP) * len(self.ctas))
         x, y, z = grid.cluster_shape
         for rank, cta in enumerate(self.ctas):
@@ -176,6 +179,8 @@ class NamedBarrier(Waitable):
             self.end(now.arrived)
             if self.exchange is not None:
                 self.exchange.turn()
+            if self.waiters:
+                self.cta.grid.late.meet(self.cta)
             if self.cta.convoys:
                 self.waiters = self.cta.merged(self.waiters)
             self.notify()
@@ -204,6 +209,7 @@ class Cta:
         self.index: Triple = (0, 0, 0)
         self.number = 0
         """Its place in the grid."""
+        self.manner = grid.usual
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
         opened = reserved if grid.uses_reserved else 0
@@ -222,7 +228,9 @@ class Cta:
         """The barriers of all its threads so far; those that native code passes are not counted."""
         self.mbarriers: dict[int, Any] = {}
         self.mbarrier_rows = MbarrierRows()
-        self.copies: CopyRing | None = grid.late.copy_ring(self.shared)
+        self.ring: CopyRing | None = grid.late.copy_ring(self.shared)
+        """The ring of late copies, for clusters of which native code notes them."""
+        self.copies = self.ring
         """The late copies that native code has noted; None where it does not."""
         self._peer = cluster.peers[1 + PEER_WORDS * rank : 1 + PEER_WORDS * (rank + 1)].data
         rows = address_of(self.mbarrier_rows.words)
@@ -255,7 +263,8 @@ class Cta:
         self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
         self.__dict__.pop("specials", None)
         self.uniforms = grid.uniforms_of(self)
-        apart = grid.lockstep is not None and grid.lockstep.proxies
+        self.manner = manner = self.cluster.manner
+        apart = manner.lockstep is not None and manner.lockstep.proxies
         self.shared.begin(self.cluster.knowledge, apart=apart)
         for at, word in enumerate(self._peer_words):
             self._peer[at] = word
@@ -264,9 +273,10 @@ class Cta:
         for each in (self.barriers, self.mbarriers, self.state, self.at_end, self.at_leave, self.broken):
             each.clear()
         self.mbarrier_rows.begin()
-        if self.copies is not None:
-            self.copies.begin()
-        self.convoys = grid.convoys or grid.lockstep is not None or grid.runs_in_lockstep()
+        self.copies = self.ring if manner.lockstep is not None and manner.next == 0 else None
+        if self.ring is not None:
+            self.ring.begin(closed=self.copies is None)
+        self.convoys = manner.together or grid.runs_in_lockstep()
         """True if its warpgroups may run in lockstep."""
         for warpgroup in self.warpgroups:
             warpgroup.begin()
@@ -294,7 +304,7 @@ class Cta:
 
     def start(self) -> None:
         """Make the first groups: convoys where the schedule allows, else warps."""
-        lockstep = self.grid.lockstep
+        lockstep = self.manner.lockstep
         together = self.convoys and not (lockstep is not None and lockstep.apart_first)
         for warpgroup in self.warpgroups:
             first = warpgroup.index * (WARPGROUP // WARP)
@@ -378,7 +388,7 @@ class Cta:
 
     def goes_apart(self, group: Group) -> bool:
         """True if warps run one by one after the barrier at which a group is."""
-        lockstep, op = self.grid.lockstep, self.grid.op_at(group)
+        lockstep, op = self.manner.lockstep, self.grid.op_at(group)
         return lockstep is not None and id(op) in lockstep.apart_after
 
     def merged(self, waiters: list[Group]) -> list[Group]:

@@ -16,11 +16,11 @@ from warploom.machine.core.async_operations import InFlight, Operation
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
-from warploom.machine.core.late_operations import LateOperations
+from warploom.machine.core.manners import LateOperations, Manner, other_manners, usual_manner
 from warploom.machine.core.names import role_of
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, TURNS, WARPS, Eager, Random, Replay, Starve
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, MANNERS, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import Setup, Triple, WarpState, resident_bytes, resident_clusters
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
@@ -41,7 +41,6 @@ from warploom.machine.routines import turn_loop
 from warploom.machine.routines.turn_loop import IDLE, PATIENCE
 from warploom.machine.semantics.vectors import EngineError
 from warploom.machine.translate.uniform_slots import Uniforms
-from warploom.ptx.analysis.lockstep import Lockstep
 from warploom.ptx.isa.table import Op
 
 _TURN = 512
@@ -81,11 +80,8 @@ class Grid:
         self.shape, self.block, self.cluster_shape = setup.shape, setup.block, setup.cluster
         self.memory, self.params = setup.memory, setup.params
         self.symbols, self.shared_symbols = setup.symbols, setup.shared_symbols
-        self.shared_bytes, self.dynamic_bytes, self.local_bytes = (
-            setup.shared_bytes,
-            setup.dynamic_bytes,
-            setup.local_bytes,
-        )
+        self.shared_bytes, self.dynamic_bytes = setup.shared_bytes, setup.dynamic_bytes
+        self.local_bytes = setup.local_bytes
         self.unordered = 0
         """Operands in registers of which a wgmma saw older values, because no `wgmma.fence` came after their write."""
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster
@@ -97,23 +93,21 @@ class Grid:
         if setup.observers:
             native = NativeEvents(self.shape, self.cluster_shape, self._native_sites, LoadTouches(self.maps_at))
             self.reporter = Reporter(setup.observers, self.shape, self._site, native)
-        self.convoys = setup.schedule.convoys and not setup.schedule.two_views
         self.eager = isinstance(self.schedule, Eager)
         self.late_barrier: str = getattr(self.schedule, "barrier", "")
-        self.immediate = self.eager and self.convoys and not self.late_barrier
-        """True if every operation completes when it is issued, unless one that it must follow is under way."""
-        self.at_once = self.immediate and self.reporter is None
-        """The same without observers: only the memory shows it."""
         turns = bool(getattr(setup.schedule, "turns", False))
+        self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
+        self._total = math.prod(self._clusters_x)
+        self._next = 0
         self.late: LateOperations = LateOperations(self)
-        self.lockstep: Lockstep | None = self.late.lockstep
-        """The places where warps run one by one, if they run in lockstep although operations are late."""
-        shows = self.program.has_async_proxy or bool(getattr(setup.schedule, "buffers", False))
-        self.two_views = setup.schedule.two_views and shows and self.lockstep is None
-        """True if the generic and the async proxy have views of their own, and warps know of some stores only."""
-        self._locksteps = turns and not self.two_views and math.prod(setup.block) > WARP
-        self.passes_alone = (self.convoys or self._locksteps or self.lockstep is not None) and not self.late_barrier
-        """True if a group with all threads of a named barrier passes it without a step of the schedule."""
+        self.usual = usual_manner(self)
+        """The manner in which clusters run, unless the schedule chooses."""
+        self._locksteps = turns and not self.usual.two_views and math.prod(setup.block) > WARP
+        self.usual.passes_alone |= self._locksteps and not self.late_barrier
+        self.manners = [self.usual, *other_manners(self, self._total)] if turns else [self.usual]
+        """The manners that the schedule chooses from, in the order of its options."""
+        self.has_at_once = self.usual.immediate or any(manner.at_once for manner in self.manners)
+        """True if native code may execute operations that complete when they are issued."""
         self.current: Group | None = None
         self.sight: Sight | None = None
         """The knowledge, at issue, of the issuer of the operation that completes; None where shared memory has one
@@ -124,7 +118,7 @@ class Grid:
         self.spent: deque[Group] = deque()
         self.parked: list[Group] = []
         self.rounds = Rounds(self)
-        self.flight = InFlight([0])
+        self.flight = self.usual.flight
         self.buffers = StoreBuffers(self) if getattr(setup.schedule, "buffers", False) else None
         self.clusters: list[Cluster] = []
         self._gone: list[Cluster] = []
@@ -150,16 +144,14 @@ class Grid:
         self._uniforms: dict[int, Uniforms] = {}
         """The uniforms at the start of the first CTA of each rank."""
         self.texts = Texts(self)
-        engine = self.texts.usual.engine
+        engine = self.usual.flavour.engine
         self.regions: Regions | None = None
         if engine is not None:
             self.regions = Regions(self.memory, self.params)
-            self.flight = InFlight(self.regions.in_flight.data)
-            if self.immediate:
+            if self.usual.immediate:
+                self.flight = self.usual.flight = InFlight(self.regions.in_flight.data)
+            if self.has_at_once:
                 enter_maps(self)
-        self._clusters_x = [-(-self.shape[i] // self.cluster_shape[i]) for i in range(3)]
-        self._total = self._clusters_x[0] * self._clusters_x[1] * self._clusters_x[2]
-        self._next = 0
         self._ended = 0
         self.most_resident = 0
         """The largest number of clusters that were resident at once."""
@@ -195,8 +187,12 @@ class Grid:
                 self.texts.do_without(error)
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
-        self.detours = self.eager and self.convoys
-        """True if a warp that alone leaves its convoy at a branch executes its way up to the join first."""
+
+    def manner_of_next(self) -> Manner:
+        """Ask the schedule for the manner of the cluster that is launched now."""
+        if len(self.manners) == 1 or (self._next == 1 and not self.late.manners):
+            return self.usual
+        return self.manners[self.choose("lockstep", MANNERS[: len(self.manners)])]
 
     def uniforms_of(self, cta: Cta) -> Uniforms | None:
         """The uniforms of the groups of a CTA at their start; None without native code."""
@@ -214,7 +210,7 @@ class Grid:
     @cached_property
     def routines(self) -> Routines | None:
         """Native routines of matrix products and copies; None where NumPy does everything."""
-        engine = self.texts.flavour.engine
+        engine = self.usual.flavour.engine
         if engine is None:
             return None
         try:
@@ -365,7 +361,7 @@ class Grid:
             return True
         count = len(groups) + len(completions) + launch
         if count == 0:
-            return self._stuck()
+            return self.late.complete_next() or self._stuck()
         options = Options(groups, completions, launch, self.flight.counts)
         answer = 0 if count == 1 or (self.eager and not groups) else self.choose("step", options, len(groups))
         name = options[answer] if self._on_step is not None else ""
@@ -508,11 +504,11 @@ class Grid:
         # Few groups that are examined poll: one that does not come back needs no text in which loads are seen.
         if not self._comes_back(group):
             return False
-        self.texts.flavour = self.texts.with_calls  # the loads of native code are not seen
+        self.texts.override = self.texts.with_calls  # the loads of native code are not seen
         try:
             return self._comes_back(group)
         finally:
-            self.texts.flavour = self.texts.usual
+            self.texts.override = None
 
     def _comes_back(self, group: Group) -> bool:
         before, effects, counts = group.snapshot(), self.effects, list(group.counts)
@@ -623,6 +619,7 @@ class Grid:
             self._ended += 1
             if self.buffers is not None:
                 self.buffers.forget(cluster)
+            self.late.drain(cluster)
             for ended in cluster.ctas:
                 self._count(ended)
                 ended.release()
@@ -649,21 +646,24 @@ class Grid:
             operation.sight = knowledge.sight(operation.issuer.number)
         if self.reporter is not None and not operation.issues:
             operation.issues = self.reporter.issue(operation.touches, operation.group)
-        if self.eager and operation.possible:
+        manner = operation.cluster.manner
+        if (self.eager or manner.immediate) and operation.possible:
             self.complete(operation, listed=False)
-            while self.flight.possible:
+            while self.eager and self.flight.possible:
                 self.complete(self.flight.possible[0])
             return
-        self.flight.add(operation)
+        flight = manner.flight
+        flight.add(operation)
         operation.cluster.in_flight += 1
-        while self.flight.count > _MOST_IN_FLIGHT and self.flight.possible:
-            self.complete(self.flight.possible[0])
+        while flight.count > _MOST_IN_FLIGHT and flight.possible:
+            self.complete(flight.possible[0])
 
     def complete(self, operation: Operation, *, listed: bool = True) -> None:
         """Let an operation take effect."""
         self.effects += 1
+        flight = operation.cluster.manner.flight
         if listed:
-            self.flight.remove(operation)
+            flight.remove(operation)
         for each in self.rounds:
             each.touched |= each.cluster is operation.cluster
         before, self.current, self.sight = self.current, operation.issuer, operation.sight
@@ -673,7 +673,7 @@ class Grid:
             self.reporter.complete(operation)
         self.current = before
         operation.done = True
-        self.flight.follow(operation)
+        flight.follow(operation)
         for waitable in operation.then:
             waitable.notify()
         if listed:

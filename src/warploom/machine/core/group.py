@@ -149,7 +149,7 @@ class Warpgroup:
         """Let native code use the memories of the CTA, and report in its name."""
         reporter, cta = self.cta.grid.reporter, self.cta
         log, agent, peers = None if reporter is None else reporter.log, self._agent(context), cta.cluster.peers
-        copies = NO_RING if cta.copies is None else cta.copies.address
+        copies = NO_RING if cta.ring is None else cta.ring.address
         context.bind(cta.shared, self.local, agent, log, cta.phases, cta.threads, peers, self.flags, copies)
 
     def _agent(self, context: Context) -> int:
@@ -243,7 +243,7 @@ class Group:
         if self.mask is not None:
             row[BLOCKS] = 0
             return
-        usual = self.grid.texts.usual
+        usual = self.cta.manner.flavour
         if self._shown_for is not usual:
             self._shown_for, self._shown = usual, self.code(masked=False, usual=True)[1]
         table = self._shown
@@ -290,16 +290,16 @@ class Group:
 
     def code(self, masked: bool, *, usual: bool = False) -> tuple[Functions, Table | None]:
         """The functions of a text over the registers of these warps, made when first needed, and its table for native
-        code: in the present flavour, or in the `usual` one of the run.
+        code: in the present flavour, or in the `usual` one of its cluster.
 
         Lane groups share them. They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the
         group.
         """
-        texts = self.grid.texts
-        wanted = texts.usual if usual else texts.flavour
+        texts, manner = self.grid.texts, self.cta.manner
+        wanted = manner.flavour if usual or texts.override is None else texts.override
         if self._made is not None and self._made_for == (masked, wanted):
             return self._made
-        flavour = wanted if masked else texts.of_group(wanted, self.lanes)
+        flavour = wanted if masked else texts.of_group(manner, wanted, self.lanes)
         key = (self.first_lane, self.lanes, masked, flavour)
         made = self.warpgroup.blocks.get(key)
         if made is None:
@@ -564,7 +564,7 @@ class Group:
             if 1 not in yes.tobytes():
                 return fall
         else:
-            if self.warps > 1 and self.grid.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
+            if self.warps > 1 and self.cta.manner.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
                 return self._detour(number, fall if taken == join else taken, join)
             yes, no = condition.copy(), ~condition
         return self._split([(yes, taken), (no, fall)], join)

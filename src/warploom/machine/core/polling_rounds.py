@@ -599,11 +599,11 @@ class Rounds:
         expires = self._may_expire()
         for queue, _ in queues:
             queue.clear()
-        grid.texts.flavour = grid.texts.with_calls  # the accesses of native code are not seen
+        grid.texts.override = grid.texts.with_calls  # the accesses of native code are not seen
         try:
             found = examine(grid, cluster, mine, reverse=reverse, expires=expires)
         finally:
-            grid.texts.flavour = grid.texts.usual
+            grid.texts.override = None
         for queue, kept in queues:
             queue.clear()
             queue.extend([group for group in kept if group.cta.cluster is not cluster])

@@ -9,7 +9,8 @@ is the same on every computer. The kinds:
     turn     the blocks that the chosen group executes before the next step, where it does not wait or end before:
              option i is i + 1 blocks. Only schedules with `turns` are asked; others get one block
     lockstep whether the warps of a CTA that is launched run one by one or, warpgroup by warpgroup, together. Only
-             schedules with `turns` are asked, for kernels without the async proxy
+             schedules with `turns` are asked. In kernels with asynchronous operations it is asked for each cluster of a
+             grid of more than a few, and the options say when its operations complete too
     lanes    the lane that an atomic serves first
     giveup   whether a try_wait that must wait returns early
 
@@ -21,9 +22,11 @@ from __future__ import annotations
 import json
 import random
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -137,16 +140,37 @@ class Reverse:
 LONGEST_TURN = 128
 WARPS = ("one by one", "in lockstep")
 """The options of `lockstep`."""
+MANNERS = (
+    "one by one, operations at any time", "one by one, operations at once", "in lockstep, operations at once",
+    "in lockstep, operations late", "in lockstep, operations late, the newest first",
+)  # fmt: skip
+"""The options of `lockstep` in kernels with asynchronous operations; the last two where the program cannot tell."""
 TURNS = ("1 block", *(f"{count} blocks" for count in range(2, LONGEST_TURN + 1)))
 """The options of a `turn`."""
 _SHORT_TURNS = 256
 """Turns of one block at the start of a random run: a small kernel is interrupted before every access."""
 _LOCKSTEP = 15 / 16
 """The probability that the warps of a CTA which is launched later run in lockstep."""
+_WEIGHTS = {3: (1 / 64, 2 / 64), 5: (1 / 64, 2 / 64, 40 / 64, 60 / 64)}
+"""The sums of the probabilities of `MANNERS`, by their number. Operations at any time cost ten to thirty times as much
+as operations at once."""
 _DRAWS = 1024
 """Words that are drawn at once."""
 _TURN_MASKS = (0, 7, 31, 127)
 """The bits of a later turn's blocks, less one: one block as often as few, some or many."""
+
+
+class Mood(Enum):
+    """The steps that a random schedule takes for a while, where groups are ready and operations are in flight."""
+
+    ANY = "any of them"
+    LATE = "a group: operations are late"
+    STEADY = "the latest group, while it can go on"
+
+
+_MOODS = Mood.ANY, Mood.ANY, Mood.LATE, Mood.STEADY
+_MOOD_STEPS = (8, 32, 128, 512)
+"""Steps that a mood lasts."""
 
 
 class Draws:
@@ -190,7 +214,9 @@ class Random:
 
     A turn is one block at first. Later ones are of one block, of up to 8, of up to 32 or of up to 128, all four as
     often, so that long kernels take few steps and can still be interrupted at every access. After the first turns most
-    CTAs run their warps in lockstep: only the others, and those before, show how the warps of one CTA interleave.
+    CTAs run their warps in lockstep: only the others, and those before, show how the warps of one CTA interleave. Most
+    clusters of a large grid do not show how their operations and warps interleave either. There a mood lasts for many
+    steps while operations are in flight: draws that are all alike seldom keep an operation or a warp back for long.
     """
 
     seed: int = 0
@@ -204,6 +230,11 @@ class Random:
     draws: Draws = field(init=False, repr=False)
     taken: int = field(default=0, init=False, repr=False)
     """Turns so far."""
+    _asked: bool = field(default=False, init=False, repr=False)
+    """True if the manner of a cluster was chosen: then few clusters must show what all would show, and moods help."""
+    _mood: Mood = field(default=Mood.ANY, init=False, repr=False)
+    _mood_left: int = field(default=0, init=False, repr=False)
+    """Steps with an operation in flight until the next mood."""
 
     def __post_init__(self) -> None:
         self.draws = Draws(self.seed)
@@ -235,6 +266,13 @@ class Random:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "turn":
             return self.turn()
+        if kind == "lockstep" and options[0] == MANNERS[0]:
+            weights = _WEIGHTS[len(options)]
+            answer = bisect_right(weights, self.draws.fraction())
+            if answer and not self._asked and len(options) == len(MANNERS):
+                self.taken = _SHORT_TURNS  # the first cluster shows none of its interleavings: no turn need be short
+            self._asked = True
+            return answer
         if kind == "lockstep":
             return int(self.taken >= _SHORT_TURNS and self.draws.fraction() < _LOCKSTEP)
         if kind == "giveup":
@@ -242,11 +280,27 @@ class Random:
         if kind == "cancel":
             return int(self.draws.fraction() < 0.9)
         count = len(options)
-        operations = kind == "step" and count - 1 > groups
-        if operations and options[-1] == "launch" and _asks_for_work(options, groups):
+        if kind != "step" or count == groups:
+            return self.below(count)
+        launch = bool(options[-1] == "launch")
+        if self._asked and groups and count - launch > groups:
+            mood = self._mood_now()
+            if mood is Mood.LATE:
+                return self.below(groups)
+            if mood is Mood.STEADY:
+                return groups - 1  # the group that had the latest turn, if it can go on
+        if launch and count - 1 > groups and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
             return self.below(count - (self.draws.fraction() < 0.9))
         return self.below(count)
+
+    def _mood_now(self) -> Mood:
+        """The mood of a step; a new one is drawn when the last is over."""
+        if not self._mood_left:
+            bits = self.draws.bits(4)
+            self._mood, self._mood_left = _MOODS[bits & 3], _MOOD_STEPS[bits >> 2]
+        self._mood_left -= 1
+        return self._mood
 
 
 @dataclass

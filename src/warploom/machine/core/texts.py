@@ -23,6 +23,7 @@ from warploom.ptx.isa.table import Op
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
     from warploom.machine.core.group import Functions
+    from warploom.machine.core.manners import Manner
 
 
 _COUNT_AFTER = 1 << 17
@@ -34,23 +35,29 @@ class Texts:
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program, self._threads = grid, grid.program, math.prod(grid.block)
-        self.flavour = self.usual = self._flavour()
-        """The flavour in which groups execute at present, and the usual one of the run."""
-        self.with_calls = Flavour(self.flavour.engine)
+        self._engine = selection.engine()
+        if self._engine is not None and grid.buffers is None and grid.reporter is not None:
+            grid.reporter.log = AccessLog()
+        for manner in grid.manners:
+            manner.flavour = self._flavour(manner)
+            manner.of_whole_ctas = self._alone_flavour(manner)
+        self.override: Flavour | None = None
+        """The flavour in which groups execute at present, if that is not the one of their cluster's manner."""
+        self.with_calls = Flavour(grid.usual.flavour.engine)
         """The flavour in which every access to memory is the reference's."""
-        self.of_whole_ctas = self._alone_flavour()
-        """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
         self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Functions], Table | None]] = {}
         self._instructions: dict[tuple[tuple[int, ...], bool], Callable[..., Functions]] = {}
+        self._wraps: dict[int, tuple[Any, Any]] = {}
+        """The meanings of instructions as they are, and as this run needs them, by the identity of their `Op`."""
         self._counted = np.zeros_like(grid.executed)
         """The executions of blocks that were counted."""
         self.count_at = grid.budget - _COUNT_AFTER
         """The budget of the grid below which they are counted again."""
 
-    def of_group(self, wanted: Flavour, lanes: int) -> Flavour:
+    def of_group(self, manner: Manner, wanted: Flavour, lanes: int) -> Flavour:
         """The flavour for whole warps of a group of so many lanes."""
-        if lanes == self._threads and self.of_whole_ctas is not None and wanted is self.usual:
-            return self.of_whole_ctas
+        if lanes == self._threads and manner.of_whole_ctas is not None and wanted is manner.flavour:
+            return manner.of_whole_ctas
         return wanted
 
     def factory(self, masked: bool, flavour: Flavour) -> tuple[Callable[..., Functions], Table | None]:
@@ -84,7 +91,7 @@ class Texts:
     def count(self) -> None:
         """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""
         self.count_at = self._grid.budget - _COUNT_AFTER
-        if self.usual.engine is None:
+        if self._grid.usual.flavour.engine is None:
             return
         executed = self._grid.executed.copy()
         for cta in self._grid.live_ctas():
@@ -100,38 +107,44 @@ class Texts:
     def do_without(self, error: EngineError) -> None:
         """Go on without native code."""
         selection.disable(error)
-        self.flavour = self.usual = self.with_calls = REFERENCE
-        self.of_whole_ctas = None
+        self.with_calls = REFERENCE
+        for manner in self._grid.manners:
+            manner.flavour, manner.of_whole_ctas = REFERENCE, None
         for group in self._grid.ready:
             group.show()
 
-    def _flavour(self) -> Flavour:
+    def _flavour(self, manner: Manner) -> Flavour:
         """Native code where there is an engine; the accesses that store buffers must see are the reference's."""
-        grid, engine = self._grid, selection.engine()
+        grid, engine = self._grid, self._engine
         if engine is None:
             return REFERENCE
         if grid.buffers is not None:
             return Flavour(engine)
-        if grid.reporter is not None:
-            grid.reporter.log = AccessLog()
-        memory = Memory.ONE_VIEW if grid.two_views else Memory.LATE if grid.lockstep is not None else Memory.ALL
-        return Flavour(engine, memory, logged=grid.reporter is not None, at_once=grid.immediate)
+        memory = Memory.ONE_VIEW if manner.two_views else Memory.LATE if manner.lockstep is not None else Memory.ALL
+        at_once = manner.at_once or (manner.immediate and grid.eager)  # native code reports what it does
+        return Flavour(engine, memory, logged=grid.reporter is not None, at_once=at_once)
 
-    def _alone_flavour(self) -> Flavour | None:
-        usual = self.usual
-        if usual.engine is None or usual.memory is Memory.NONE or not self._grid.passes_alone:
+    def _alone_flavour(self, manner: Manner) -> Flavour | None:
+        usual = manner.flavour
+        if usual.engine is None or usual.memory is Memory.NONE or not manner.passes_alone:
             return None
         return replace(usual, alone=True) if self._program.meets_alone else None
 
     @property
     def _wrap(self) -> Callable[[Op, Any], Any] | None:
         grid = self._grid
-        return self._wrapped if grid.observers or grid.two_views or grid.buffers is not None else None
+        return self._wrapped if grid.observers or grid.usual.two_views or grid.buffers is not None else None
 
     def _wrapped(self, op: Op, run: Any) -> Any:
         """A meaning as this run needs it."""
+        known = self._wraps.get(id(op))
+        if known is None or known[0] is not run:
+            known = self._wraps[id(op)] = run, self._made(op, run)
+        return known[1]
+
+    def _made(self, op: Op, run: Any) -> Any:
         grid = self._grid
-        if grid.two_views:
+        if grid.usual.two_views:
             run = learning(op, run)
         if grid.buffers is not None:
             run = ordering(op, run)

@@ -90,7 +90,8 @@ def copy(op: Op) -> Run:
             return
         if g.cta.copies is not None:
             _take_over(g)
-        whole_warp = mask is None is g.mask and not g.grid.eager and (g.warps == 1 or g.grid.lockstep is not None)
+        manner = g.cta.manner
+        whole_warp = mask is None is g.mask and not manner.immediate and (g.warps == 1 or manner.lockstep is not None)
         if not ignores and (source == size if isinstance(source, int) else _is_whole(source, size)):
             source = None
         if whole_warp and g.grid.reporter is None and source is None:
@@ -165,8 +166,8 @@ def _take_over(g: Group) -> None:
 
 def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any) -> bool:
     """Copy by native code where the copy completes at once; False where the reference must do it."""
-    grid = g.grid
-    if not grid.at_once or grid.flight.count or grid.routines is None or grid.regions is None:
+    grid, manner = g.grid, g.cta.manner
+    if not manner.at_once or manner.flight.count or grid.routines is None or grid.regions is None:
         return False
     counts = None if source is None or (isinstance(source, int) and source == size) else source
     if isinstance(counts, int):

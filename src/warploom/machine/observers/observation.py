@@ -303,7 +303,10 @@ _NATIVE = {
 def native_site(op: Op, grid: Grid) -> NativeSite | None:
     """An instruction of whose entries native events are made; None for every other one."""
     does = _NATIVE.get(op.family)
-    if does is None or (grid.texts.of_whole_ctas is None if does == "syncs" else not grid.immediate):
+    if does is None:
+        return None
+    alone = any(manner.of_whole_ctas is not None for manner in grid.manners)
+    if not (alone if does == "syncs" else grid.usual.immediate):
         return None
     index = op.operands["a"] if does == "syncs" else None
     declared = {effect.verb: _declared(op, effect) for effect in op.form.effects}

@@ -320,11 +320,11 @@ class CopyRing:
         self._routines: dict[int, int] = {}
         self.begin()
 
-    def begin(self) -> None:
-        """Begin as the ring of another CTA."""
+    def begin(self, *, closed: bool = False) -> None:
+        """Begin as the ring of another CTA; a `closed` one takes no copies."""
         for word in range(_WORDS):
             self.words[word] = 0
-        self.words[SLOTS_AT] = self._start
+        self.words[SLOTS_AT], self.words[MIXED] = self._start, closed
 
     @property
     def issued(self) -> int:
