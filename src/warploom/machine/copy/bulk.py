@@ -96,8 +96,8 @@ def submit(
     after: Iterable[Operation] = (),
 ) -> Operation:
     """Issue an operation; a fault at its completion names the instruction that issued it."""
-    grid, manner, placed = g.grid, g.cta.manner, placing(g, op, run)
-    if manner.immediate and not manner.flight.count:
+    grid, mode, placed = g.grid, g.cta.mode, placing(g, op, run)
+    if mode.immediate and not mode.flight.count:
         grid.effects += 2
         if grid.reporter is None:
             placed()

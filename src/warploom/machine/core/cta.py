@@ -43,16 +43,16 @@ class Cluster:
         self.in_flight = 0
         self.state: dict[Any, Any] = {}
         self.knowledge: Knowledge | None = None
-        self.manner = grid.usual
+        self.mode = grid.usual
         self.ctas = [Cta(grid, self, rank) for rank in range(size)]
 
     def begin(self, index: Triple) -> None:
         """Begin as the cluster of an index."""
         grid, self.index, self.in_flight = self.grid, index, 0
         self.state.clear()
-        self.manner = grid.manner_of_next()
+        self.mode = grid.mode_of_next()
         self.knowledge = None
-        if self.manner.two_views:
+        if self.mode.two_views:
             self.knowledge = Knowledge(-(-math.prod(grid.block) // WARP) * len(self.ctas))
         x, y, z = grid.cluster_shape
         for rank, cta in enumerate(self.ctas):
@@ -209,7 +209,7 @@ class Cta:
         self.index: Triple = (0, 0, 0)
         self.number = 0
         """Its place in the grid."""
-        self.manner = grid.usual
+        self.mode = grid.usual
         self.local_bytes = grid.local_bytes
         reserved = grid.machine.shared_reserved
         opened = reserved if grid.uses_reserved else 0
@@ -263,8 +263,8 @@ class Cta:
         self.number = (index[2] * grid.shape[1] + index[1]) * grid.shape[0] + index[0]
         self.__dict__.pop("specials", None)
         self.uniforms = grid.uniforms_of(self)
-        self.manner = manner = self.cluster.manner
-        apart = manner.lockstep is not None and manner.lockstep.proxies
+        self.mode = mode = self.cluster.mode
+        apart = mode.lockstep is not None and mode.lockstep.proxies
         self.shared.begin(self.cluster.knowledge, apart=apart)
         for at, word in enumerate(self._peer_words):
             self._peer[at] = word
@@ -273,10 +273,10 @@ class Cta:
         for each in (self.barriers, self.mbarriers, self.state, self.at_end, self.at_leave, self.broken):
             each.clear()
         self.mbarrier_rows.begin()
-        self.copies = self.ring if manner.lockstep is not None and manner.next == 0 else None
+        self.copies = self.ring if mode.lockstep is not None and mode.next == 0 else None
         if self.ring is not None:
             self.ring.begin(closed=self.copies is None)
-        self.convoys = manner.together or grid.runs_in_lockstep()
+        self.convoys = mode.together or grid.runs_in_lockstep()
         """True if its warpgroups may run in lockstep."""
         for warpgroup in self.warpgroups:
             warpgroup.begin()
@@ -304,7 +304,7 @@ class Cta:
 
     def start(self) -> None:
         """Make the first groups: convoys where the schedule allows, else warps."""
-        lockstep = self.manner.lockstep
+        lockstep = self.mode.lockstep
         together = self.convoys and not (lockstep is not None and lockstep.apart_first)
         for warpgroup in self.warpgroups:
             first = warpgroup.index * (WARPGROUP // WARP)
@@ -388,7 +388,7 @@ class Cta:
 
     def goes_apart(self, group: Group) -> bool:
         """True if warps run one by one after the barrier at which a group is."""
-        lockstep, op = self.manner.lockstep, self.grid.op_at(group)
+        lockstep, op = self.mode.lockstep, self.grid.op_at(group)
         return lockstep is not None and id(op) in lockstep.apart_after
 
     def merged(self, waiters: list[Group]) -> list[Group]:

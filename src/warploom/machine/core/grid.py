@@ -13,14 +13,14 @@ import numpy as np
 
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.async_operations import InFlight, Operation
+from warploom.machine.core.cluster_modes import ClusterMode, LateOperations, other_modes, usual_mode
 from warploom.machine.core.cta import Cluster, Cta
 from warploom.machine.core.deadlock_report import deadlock, located, placed, standing, waiters
 from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Group
-from warploom.machine.core.manners import LateOperations, Manner, other_manners, usual_manner
 from warploom.machine.core.names import role_of
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, MANNERS, TURNS, WARPS, Eager, Random, Replay, Starve
+from warploom.machine.core.schedule import ARRIVAL, CANCEL, CLUSTER_MODES, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import Setup, Triple, WarpState, resident_bytes, resident_clusters
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
@@ -100,13 +100,13 @@ class Grid:
         self._total = math.prod(self._clusters_x)
         self._next = 0
         self.late: LateOperations = LateOperations(self)
-        self.usual = usual_manner(self)
-        """The manner in which clusters run, unless the schedule chooses."""
+        self.usual = usual_mode(self)
+        """The mode in which clusters run, unless the schedule chooses."""
         self._locksteps = turns and not self.usual.two_views and math.prod(setup.block) > WARP
         self.usual.passes_alone |= self._locksteps and not self.late_barrier
-        self.manners = [self.usual, *other_manners(self, self._total)] if turns else [self.usual]
-        """The manners that the schedule chooses from, in the order of its options."""
-        self.has_at_once = self.usual.immediate or any(manner.at_once for manner in self.manners)
+        self.modes = [self.usual, *other_modes(self, self._total)] if turns else [self.usual]
+        """The modes that the schedule chooses from, in the order of its options."""
+        self.has_at_once = self.usual.immediate or any(mode.at_once for mode in self.modes)
         """True if native code may execute operations that complete when they are issued."""
         self.current: Group | None = None
         self.sight: Sight | None = None
@@ -188,11 +188,11 @@ class Grid:
         self._launches_last = not self.eager and self._keeps_work(who)
         self._on_step = getattr(self.schedule, "stepped", None) if self.schedule.preempts else None
 
-    def manner_of_next(self) -> Manner:
-        """Ask the schedule for the manner of the cluster that is launched now."""
-        if len(self.manners) == 1 or (self._next == 1 and not self.late.manners):
+    def mode_of_next(self) -> ClusterMode:
+        """Ask the schedule for the mode of the cluster that is launched now."""
+        if len(self.modes) == 1 or (self._next == 1 and not self.late.modes):
             return self.usual
-        return self.manners[self.choose("lockstep", MANNERS[: len(self.manners)])]
+        return self.modes[self.choose("lockstep", CLUSTER_MODES[: len(self.modes)])]
 
     def uniforms_of(self, cta: Cta) -> Uniforms | None:
         """The uniforms of the groups of a CTA at their start; None without native code."""
@@ -646,13 +646,13 @@ class Grid:
             operation.sight = knowledge.sight(operation.issuer.number)
         if self.reporter is not None and not operation.issues:
             operation.issues = self.reporter.issue(operation.touches, operation.group)
-        manner = operation.cluster.manner
-        if (self.eager or manner.immediate) and operation.possible:
+        mode = operation.cluster.mode
+        if (self.eager or mode.immediate) and operation.possible:
             self.complete(operation, listed=False)
             while self.eager and self.flight.possible:
                 self.complete(self.flight.possible[0])
             return
-        flight = manner.flight
+        flight = mode.flight
         flight.add(operation)
         operation.cluster.in_flight += 1
         while flight.count > _MOST_IN_FLIGHT and flight.possible:
@@ -661,7 +661,7 @@ class Grid:
     def complete(self, operation: Operation, *, listed: bool = True) -> None:
         """Let an operation take effect."""
         self.effects += 1
-        flight = operation.cluster.manner.flight
+        flight = operation.cluster.mode.flight
         if listed:
             flight.remove(operation)
         for each in self.rounds:

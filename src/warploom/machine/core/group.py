@@ -243,7 +243,7 @@ class Group:
         if self.mask is not None:
             row[BLOCKS] = 0
             return
-        usual = self.cta.manner.flavour
+        usual = self.cta.mode.flavour
         if self._shown_for is not usual:
             self._shown_for, self._shown = usual, self.code(masked=False, usual=True)[1]
         table = self._shown
@@ -295,11 +295,11 @@ class Group:
         Lane groups share them. They outlive the CTA, and read what differs between CTAs (`CTA_SPECIALS`) through the
         group.
         """
-        texts, manner = self.grid.texts, self.cta.manner
-        wanted = manner.flavour if usual or texts.override is None else texts.override
+        texts, mode = self.grid.texts, self.cta.mode
+        wanted = mode.flavour if usual or texts.override is None else texts.override
         if self._made is not None and self._made_for == (masked, wanted):
             return self._made
-        flavour = wanted if masked else texts.of_group(manner, wanted, self.lanes)
+        flavour = wanted if masked else texts.of_group(mode, wanted, self.lanes)
         key = (self.first_lane, self.lanes, masked, flavour)
         made = self.warpgroup.blocks.get(key)
         if made is None:
@@ -564,7 +564,7 @@ class Group:
             if 1 not in yes.tobytes():
                 return fall
         else:
-            if self.warps > 1 and self.cta.manner.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
+            if self.warps > 1 and self.cta.mode.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
                 return self._detour(number, fall if taken == join else taken, join)
             yes, no = condition.copy(), ~condition
         return self._split([(yes, taken), (no, fall)], join)

@@ -140,7 +140,7 @@ class Reverse:
 LONGEST_TURN = 128
 WARPS = ("one by one", "in lockstep")
 """The options of `lockstep`."""
-MANNERS = (
+CLUSTER_MODES = (
     "one by one, operations at any time", "one by one, operations at once", "in lockstep, operations at once",
     "in lockstep, operations late", "in lockstep, operations late, the newest first",
 )  # fmt: skip
@@ -152,15 +152,15 @@ _SHORT_TURNS = 256
 _LOCKSTEP = 15 / 16
 """The probability that the warps of a CTA which is launched later run in lockstep."""
 _WEIGHTS = {3: (1 / 64, 2 / 64), 5: (1 / 64, 2 / 64, 40 / 64, 60 / 64)}
-"""The sums of the probabilities of `MANNERS`, by their number. Operations at any time cost ten to thirty times as much
-as operations at once."""
+"""The sums of the probabilities of `CLUSTER_MODES`, by their number. Operations at any time cost ten to thirty times as
+much as operations at once."""
 _DRAWS = 1024
 """Words that are drawn at once."""
 _TURN_MASKS = (0, 7, 31, 127)
 """The bits of a later turn's blocks, less one: one block as often as few, some or many."""
 
 
-class Mood(Enum):
+class Bias(Enum):
     """The steps that a random schedule takes for a while, where groups are ready and operations are in flight."""
 
     ANY = "any of them"
@@ -168,9 +168,9 @@ class Mood(Enum):
     STEADY = "the latest group, while it can go on"
 
 
-_MOODS = Mood.ANY, Mood.ANY, Mood.LATE, Mood.STEADY
-_MOOD_STEPS = (8, 32, 128, 512)
-"""Steps that a mood lasts."""
+_BIASES = Bias.ANY, Bias.ANY, Bias.LATE, Bias.STEADY
+_BIAS_STEPS = (8, 32, 128, 512)
+"""Steps that a bias lasts."""
 
 
 class Draws:
@@ -215,7 +215,7 @@ class Random:
     A turn is one block at first. Later ones are of one block, of up to 8, of up to 32 or of up to 128, all four as
     often, so that long kernels take few steps and can still be interrupted at every access. After the first turns most
     CTAs run their warps in lockstep: only the others, and those before, show how the warps of one CTA interleave. Most
-    clusters of a large grid do not show how their operations and warps interleave either. There a mood lasts for many
+    clusters of a large grid do not show how their operations and warps interleave either. There a bias lasts for many
     steps while operations are in flight: draws that are all alike seldom keep an operation or a warp back for long.
     """
 
@@ -231,10 +231,10 @@ class Random:
     taken: int = field(default=0, init=False, repr=False)
     """Turns so far."""
     _asked: bool = field(default=False, init=False, repr=False)
-    """True if the manner of a cluster was chosen: then few clusters must show what all would show, and moods help."""
-    _mood: Mood = field(default=Mood.ANY, init=False, repr=False)
-    _mood_left: int = field(default=0, init=False, repr=False)
-    """Steps with an operation in flight until the next mood."""
+    """True if the mode of a cluster was chosen: then few clusters must show what all would show, and biases help."""
+    _bias: Bias = field(default=Bias.ANY, init=False, repr=False)
+    _bias_left: int = field(default=0, init=False, repr=False)
+    """Steps with an operation in flight until the next bias."""
 
     def __post_init__(self) -> None:
         self.draws = Draws(self.seed)
@@ -266,10 +266,10 @@ class Random:
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "turn":
             return self.turn()
-        if kind == "lockstep" and options[0] == MANNERS[0]:
+        if kind == "lockstep" and options[0] == CLUSTER_MODES[0]:
             weights = _WEIGHTS[len(options)]
             answer = bisect_right(weights, self.draws.fraction())
-            if answer and not self._asked and len(options) == len(MANNERS):
+            if answer and not self._asked and len(options) == len(CLUSTER_MODES):
                 self.taken = _SHORT_TURNS  # the first cluster shows none of its interleavings: no turn need be short
             self._asked = True
             return answer
@@ -284,23 +284,23 @@ class Random:
             return self.below(count)
         launch = bool(options[-1] == "launch")
         if self._asked and groups and count - launch > groups:
-            mood = self._mood_now()
-            if mood is Mood.LATE:
+            bias = self._bias_now()
+            if bias is Bias.LATE:
                 return self.below(groups)
-            if mood is Mood.STEADY:
+            if bias is Bias.STEADY:
                 return groups - 1  # the group that had the latest turn, if it can go on
         if launch and count - 1 > groups and _asks_for_work(options, groups):
             # A launch takes the work that a resident CTA asks for: rarely, so that CTAs run many tiles.
             return self.below(count - (self.draws.fraction() < 0.9))
         return self.below(count)
 
-    def _mood_now(self) -> Mood:
-        """The mood of a step; a new one is drawn when the last is over."""
-        if not self._mood_left:
+    def _bias_now(self) -> Bias:
+        """The bias of a step; a new one is drawn when the last is over."""
+        if not self._bias_left:
             bits = self.draws.bits(4)
-            self._mood, self._mood_left = _MOODS[bits & 3], _MOOD_STEPS[bits >> 2]
-        self._mood_left -= 1
-        return self._mood
+            self._bias, self._bias_left = _BIASES[bits & 3], _BIAS_STEPS[bits >> 2]
+        self._bias_left -= 1
+        return self._bias
 
 
 @dataclass

@@ -21,9 +21,9 @@ from warploom.machine.translate.translator import REFERENCE, Flavour
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
+    from warploom.machine.core.cluster_modes import ClusterMode
     from warploom.machine.core.grid import Grid
     from warploom.machine.core.group import Functions
-    from warploom.machine.core.manners import Manner
 
 
 _COUNT_AFTER = 1 << 17
@@ -38,11 +38,11 @@ class Texts:
         self._engine = selection.engine()
         if self._engine is not None and grid.buffers is None and grid.reporter is not None:
             grid.reporter.log = AccessLog()
-        for manner in grid.manners:
-            manner.flavour = self._flavour(manner)
-            manner.of_whole_ctas = self._alone_flavour(manner)
+        for mode in grid.modes:
+            mode.flavour = self._flavour(mode)
+            mode.of_whole_ctas = self._alone_flavour(mode)
         self.override: Flavour | None = None
-        """The flavour in which groups execute at present, if that is not the one of their cluster's manner."""
+        """The flavour in which groups execute at present, if that is not the one of their cluster's mode."""
         self.with_calls = Flavour(grid.usual.flavour.engine)
         """The flavour in which every access to memory is the reference's."""
         self._factories: dict[tuple[bool, Flavour], tuple[Callable[..., Functions], Table | None]] = {}
@@ -54,10 +54,10 @@ class Texts:
         self.count_at = grid.budget - _COUNT_AFTER
         """The budget of the grid below which they are counted again."""
 
-    def of_group(self, manner: Manner, wanted: Flavour, lanes: int) -> Flavour:
+    def of_group(self, mode: ClusterMode, wanted: Flavour, lanes: int) -> Flavour:
         """The flavour for whole warps of a group of so many lanes."""
-        if lanes == self._threads and manner.of_whole_ctas is not None and wanted is manner.flavour:
-            return manner.of_whole_ctas
+        if lanes == self._threads and mode.of_whole_ctas is not None and wanted is mode.flavour:
+            return mode.of_whole_ctas
         return wanted
 
     def factory(self, masked: bool, flavour: Flavour) -> tuple[Callable[..., Functions], Table | None]:
@@ -108,25 +108,25 @@ class Texts:
         """Go on without native code."""
         selection.disable(error)
         self.with_calls = REFERENCE
-        for manner in self._grid.manners:
-            manner.flavour, manner.of_whole_ctas = REFERENCE, None
+        for mode in self._grid.modes:
+            mode.flavour, mode.of_whole_ctas = REFERENCE, None
         for group in self._grid.ready:
             group.show()
 
-    def _flavour(self, manner: Manner) -> Flavour:
+    def _flavour(self, mode: ClusterMode) -> Flavour:
         """Native code where there is an engine; the accesses that store buffers must see are the reference's."""
         grid, engine = self._grid, self._engine
         if engine is None:
             return REFERENCE
         if grid.buffers is not None:
             return Flavour(engine)
-        memory = Memory.ONE_VIEW if manner.two_views else Memory.LATE if manner.lockstep is not None else Memory.ALL
-        at_once = manner.at_once or (manner.immediate and grid.eager)  # native code reports what it does
+        memory = Memory.ONE_VIEW if mode.two_views else Memory.LATE if mode.lockstep is not None else Memory.ALL
+        at_once = mode.at_once or (mode.immediate and grid.eager)  # native code reports what it does
         return Flavour(engine, memory, logged=grid.reporter is not None, at_once=at_once)
 
-    def _alone_flavour(self, manner: Manner) -> Flavour | None:
-        usual = manner.flavour
-        if usual.engine is None or usual.memory is Memory.NONE or not manner.passes_alone:
+    def _alone_flavour(self, mode: ClusterMode) -> Flavour | None:
+        usual = mode.flavour
+        if usual.engine is None or usual.memory is Memory.NONE or not mode.passes_alone:
             return None
         return replace(usual, alone=True) if self._program.meets_alone else None
 

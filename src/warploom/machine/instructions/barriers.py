@@ -131,7 +131,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
             barrier.arrive(g.lanes, needed)
         g.scatter(g.pc, passed)
         return None
-    if alone and whole and g.cta.manner.passes_alone:  # all that it waits for come together
+    if alone and whole and g.cta.mode.passes_alone:  # all that it waits for come together
         return barrier.pass_alone(g.lanes)
     if g.cta.convoys and g.warps == 1 and mask is None:
         # Waiting first lets the last warp be put together with those that came before it.

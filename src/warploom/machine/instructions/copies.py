@@ -90,8 +90,8 @@ def copy(op: Op) -> Run:
             return
         if g.cta.copies is not None:
             _take_over(g)
-        manner = g.cta.manner
-        whole_warp = mask is None is g.mask and not manner.immediate and (g.warps == 1 or manner.lockstep is not None)
+        mode = g.cta.mode
+        whole_warp = mask is None is g.mask and not mode.immediate and (g.warps == 1 or mode.lockstep is not None)
         if not ignores and (source == size if isinstance(source, int) else _is_whole(source, size)):
             source = None
         if whole_warp and g.grid.reporter is None and source is None:
@@ -166,8 +166,8 @@ def _take_over(g: Group) -> None:
 
 def _copied(g: Group, mask: Array | None, dst: Any, src: Any, size: int, source: Any) -> bool:
     """Copy by native code where the copy completes at once; False where the reference must do it."""
-    grid, manner = g.grid, g.cta.manner
-    if not manner.at_once or manner.flight.count or grid.routines is None or grid.regions is None:
+    grid, mode = g.grid, g.cta.mode
+    if not mode.at_once or mode.flight.count or grid.routines is None or grid.regions is None:
         return False
     counts = None if source is None or (isinstance(source, int) and source == size) else source
     if isinstance(counts, int):

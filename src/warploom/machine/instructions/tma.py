@@ -137,8 +137,8 @@ class _Met(NamedTuple):
 
 def _alone(g: Group, mask: Array | None) -> tuple[Routines | None, int]:
     """Native routines and the lane, where one lane issues a copy that completes at once; else None."""
-    grid, manner = g.grid, g.cta.manner
-    if mask is None or not manner.immediate or manner.flight.count:
+    grid, cluster_mode = g.grid, g.cta.mode
+    if mask is None or not cluster_mode.immediate or cluster_mode.flight.count:
         return _NOT_ALONE
     live = mask.tobytes()
     return (grid.routines, live.index(1)) if live.count(1) == 1 else _NOT_ALONE
@@ -313,7 +313,7 @@ def load(op: Op) -> Run:
         g: Group, mask: Array | None, dst: Any, where: Any, coords: Any, barrier: Any, offsets: Any, *rest: Any
     ) -> None:
         simple = plain and mask is not None and dst.__class__ is where.__class__ is barrier.__class__ is int
-        if simple and g.cta.manner.immediate and mask is not None and again(g, mask, dst, where, coords, barrier):
+        if simple and g.cta.mode.immediate and mask is not None and again(g, mask, dst, where, coords, barrier):
             return
         routines, lane = _alone(g, mask) if plain else _NOT_ALONE
         if routines is not None and mask is not None:

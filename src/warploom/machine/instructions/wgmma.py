@@ -95,13 +95,13 @@ class Pipeline(Waitable):
         """In lockstep, for each of those in flight: the copies that native code had noted, and the latest operation."""
         self.hidden: dict[int, Array] = {}
         """Shared memory as operations see it that copies under way must not reach, by their number."""
-        if warpgroup.cta.manner.lockstep is not None:
+        if warpgroup.cta.mode.lockstep is not None:
             warpgroup.cta.state.setdefault(READERS, []).append(self)
         self.fenced: Array | None = None
         self.seen: list[int] = []
         self.submitted = self.completed = 0
-        self.direct = warpgroup.cta.manner.immediate
-        self.together = self.direct or warpgroup.cta.manner.lockstep is not None
+        self.direct = warpgroup.cta.mode.immediate
+        self.together = self.direct or warpgroup.cta.mode.lockstep is not None
         self.reporter = warpgroup.cta.grid.reporter
         self.last: tuple[Operation, ...] = ()
 
@@ -134,7 +134,7 @@ class Pipeline(Waitable):
     @property
     def may_commit(self) -> bool:
         """True if a commit for the whole warpgroup completes its operations."""
-        flight = self.warpgroup.cta.manner.flight
+        flight = self.warpgroup.cta.mode.flight
         return self.direct and not flight.count and self.issued.count(self.issued[0]) == _WARPS
 
     def commit_whole(self) -> bool:
@@ -158,7 +158,7 @@ class Pipeline(Waitable):
         """
         warpgroup, issued = self.warpgroup, self.issued[0]
         grid = warpgroup.cta.grid
-        if self.flight or not warpgroup.cta.manner.at_once or not self.may_commit or grid.routines is not routines:
+        if self.flight or not warpgroup.cta.mode.at_once or not self.may_commit or grid.routines is not routines:
             return False
         if not routines.calls.run(calls, warpgroup.cta.shared_memory, warpgroup.registers):
             return False
@@ -171,7 +171,7 @@ class Pipeline(Waitable):
 
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
-        manner, knowledge = self.warpgroup.cta.manner, self.warpgroup.cta.cluster.knowledge
+        mode, knowledge = self.warpgroup.cta.mode, self.warpgroup.cta.cluster.knowledge
         if len(warps) == _WARPS and self.issue_whole(new):
             if at_once:
                 self._submit(self.issued[0])
@@ -179,7 +179,7 @@ class Pipeline(Waitable):
         for warp in warps:
             at = self.issued[warp] - self.completed
             if at == len(self.flight):
-                if manner.lockstep is not None:
+                if mode.lockstep is not None:
                     self._mark()
                 self.flight.append(new)
             elif not self.flight[at].same(new):
@@ -189,7 +189,7 @@ class Pipeline(Waitable):
             self.issued[warp] += 1
             if knowledge is not None:
                 self._look(warp, at)
-            if not manner.convoys and id(new.multiply.op) in self.warpgroup.cta.program.unordered_wgmmas:
+            if not mode.convoys and id(new.multiply.op) in self.warpgroup.cta.program.unordered_wgmmas:
                 self._read_unfenced(warp, new)
         if self.reporter is not None:
             self._tell(warps, new)
@@ -201,7 +201,7 @@ class Pipeline(Waitable):
         """Note which copies are older than the operation that is issued; later ones of an open group are not."""
         cta = self.warpgroup.cta
         cta.state.pop((SMALL, self.warpgroup.index * _WARPS), None)
-        self.marks.append((0 if cta.copies is None else cta.copies.issued, cta.manner.flight.issued))
+        self.marks.append((0 if cta.copies is None else cta.copies.issued, cta.mode.flight.issued))
 
     def hide(self, copies: Sequence[Landing], *, noted: bool) -> None:
         """Copies complete: operations that were issued while they were under way do not see them.
@@ -340,7 +340,7 @@ class Pipeline(Waitable):
             self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
             self.warpgroup.flags[0] = 1
-        if self.together or self.warpgroup.cta.manner.convoys:
+        if self.together or self.warpgroup.cta.mode.convoys:
             ready = min(groups[-1] if groups else self.completed for groups in self.committed)
             if ready > self.submitted:
                 self._submit(ready)
@@ -371,12 +371,12 @@ class Pipeline(Waitable):
     def _submit(self, end: int) -> None:
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
-        grid, manner = self.warpgroup.cta.grid, self.warpgroup.cta.manner
+        grid, mode = self.warpgroup.cta.grid, self.warpgroup.cta.mode
         issues: tuple[Issued, ...] = ()
         if self.reported:
             parts = (self.reported[number - self.completed] for number in range(first, end))
             issues = tuple(issued for part in parts for issued in part)
-        if manner.immediate and not manner.flight.count:
+        if mode.immediate and not mode.flight.count:
             grid.effects += 2
             if self.reporter is not None and issues:
                 self.reporter.effect(issues, lambda: self._complete(end - first))
@@ -501,7 +501,7 @@ def multiply_accumulate(op: Op) -> Run:
         issue = multiply.issue(d, a, b, bool(scale_d), len(g.cta.shared.whole))
         if not hazards:
             hazards.append(id(op) in g.cta.program.accessed_before_commit)
-        at_once = hazards[0] or not (g.cta.manner.convoys or g.cta.manner.lockstep is not None)
+        at_once = hazards[0] or not (g.cta.mode.convoys or g.cta.mode.lockstep is not None)
         _pipeline(warpgroup).issue(_warps(g, chosen), issue, at_once=at_once)
 
     return run
@@ -536,7 +536,7 @@ class _Several:
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
         """Remember the instructions if they wait for their commit."""
         pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-        if pipeline is None or not g.cta.manner.at_once or mask is not None or g.warps != _WARPS:
+        if pipeline is None or not g.cta.mode.at_once or mask is not None or g.warps != _WARPS:
             return
         if len(pipeline.flight) < self._count or pipeline.submitted > pipeline.completed:
             return
@@ -575,7 +575,7 @@ def fence(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None) -> None:
         chosen = whole_warps(g, mask, op)
-        unordered = not g.cta.manner.convoys and g.cta.program.unordered_wgmmas
+        unordered = not g.cta.mode.convoys and g.cta.program.unordered_wgmmas
         if unordered and g.warpgroup.lanes == WARPGROUP:
             _pipeline(g.warpgroup).fence(_warps(g, chosen))
 

@@ -305,7 +305,7 @@ def native_site(op: Op, grid: Grid) -> NativeSite | None:
     does = _NATIVE.get(op.family)
     if does is None:
         return None
-    alone = any(manner.of_whole_ctas is not None for manner in grid.manners)
+    alone = any(mode.of_whole_ctas is not None for mode in grid.modes)
     if not (alone if does == "syncs" else grid.usual.immediate):
         return None
     index = op.operands["a"] if does == "syncs" else None

@@ -298,7 +298,7 @@ class TensorCore:
 
     def issue(self, issue: Issue) -> None:
         """Take one MMA."""
-        if issue.g.cta.manner.convoys:
+        if issue.g.cta.mode.convoys:
             if issue.g.grid.reporter is not None:
                 group = self._next_group(issue.thread)
                 issue.g.grid.reporter.done(self._touches(issue), group)
@@ -345,7 +345,7 @@ class TensorCore:
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes after the thread's earlier ones."""
-        if g.cta.manner.convoys:
+        if g.cta.mode.convoys:
             self.settle()
             g.grid.effects += 1
             if g.grid.reporter is None:

@@ -175,7 +175,7 @@ def dealloc(op: Op) -> Run:
             for _ in range(warps):
                 memory.give_back(column, size)
             g.grid.effects += 1
-            if group == 1 or g.cta.manner.convoys:
+            if group == 1 or g.cta.mode.convoys:
                 return True
             pair = _pair(g.cta)
             g.token = pair.freed[g.cta.rank] = pair.freed.get(g.cta.rank, 0) + 1

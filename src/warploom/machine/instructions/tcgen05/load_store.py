@@ -143,7 +143,7 @@ def load(op: Op) -> Run:
     def run(g: Group, mask: Array | None, address: Any, half: int = 0) -> Words:
         places = move.places(g, mask, address, half)
         memory = tmem_of(g.cta)
-        if g.cta.manner.convoys:
+        if g.cta.mode.convoys:
             move.tell(g, "ld", places, half)
             return _read(move, memory, places, half, g.lanes)
         now = _read(move, memory, places, half, g.lanes).copy()
@@ -228,7 +228,7 @@ def store(op: Op) -> Run:
         memory, table = tmem_of(g.cta), np.empty((move.registers, g.lanes), np.uint32)
         for row, value in zip(table, rest[-1], strict=True):
             row[...] = value
-        if g.cta.manner.convoys:
+        if g.cta.mode.convoys:
             g.grid.effects += 1
             move.tell(g, "st", places, half)
             _write(move, memory, places, table, half)
@@ -342,7 +342,7 @@ def wait(op: Op) -> Run:
 
     def run(g: Group, mask: Array | None) -> bool:
         chosen = whole_warps(g, mask, op)
-        if not g.cta.manner.convoys:
+        if not g.cta.mode.convoys:
             moves = _moves(g, what)
             if not moves.drained(g):
                 g.wait(moves)

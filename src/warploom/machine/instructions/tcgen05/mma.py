@@ -213,7 +213,7 @@ class _Several:
         """Remember the MMAs if one thread has issued them and they wait for their commit."""
         core: TensorCore | None = g.cta.state.get("tensor_core")
         live = b"" if mask is None else mask.tobytes()
-        if core is None or not g.cta.manner.at_once or live.count(1) != 1:
+        if core is None or not g.cta.mode.at_once or live.count(1) != 1:
             return
         issues = core.latest(self._count)
         if len(issues) == self._count and all(issue.g is g and issue.key is not None for issue in issues):
@@ -267,7 +267,7 @@ def commit(op: Op) -> Run:
     def run(g: Group, mask: Array | None, address: Any, peers: Any = None) -> None:
         core = _core(g, group)
         one = mask is not None and mask.tobytes().count(1) == 1
-        if one and g.cta.manner.at_once and peers is None and address.__class__ is int:  # the usual case
+        if one and g.cta.mode.at_once and peers is None and address.__class__ is int:  # the usual case
             core.settle()
             g.grid.effects += 1
             barrier_at(g.cta, shared_address(address)).arrive(1)
@@ -372,7 +372,7 @@ def fence(op: Op) -> Run:
     before = op["side"] == "before_thread_sync"
 
     def run(g: Group, mask: Array | None) -> None:
-        if g.cta.manner.convoys:
+        if g.cta.mode.convoys:
             return
         if not before:
             fence_after(g)

@@ -1,4 +1,4 @@
-"""The manners of clusters under a random schedule: the same run on both engines, right results, and no hidden mistake."""
+"""The modes of clusters under a random schedule: the same run on both engines, right results, and no hidden mistake."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.machine.engine.mutants import engine
 
 import warploom
 from warploom.machine.core import schedule as schedules
-from warploom.machine.core.manners import FEW_CLUSTERS
-from warploom.machine.core.schedule import MANNERS, Random, Recorded, Schedule
+from warploom.machine.core.cluster_modes import FEW_CLUSTERS
+from warploom.machine.core.schedule import CLUSTER_MODES, Random, Recorded, Schedule
 from warploom.machine.observers.events import Event
 
 CLUSTERS = FEW_CLUSTERS + 4
@@ -31,7 +31,7 @@ APART = LOADS.replace("  .shared .align 1024", "  .shared .align 8 .b64 barrier;
 """A kernel with an mbarrier, which has none either."""
 TEXTS = {"loads": LOADS, "products": PRODUCTS, "apart": APART}
 EVEN = {count: tuple((at + 1) / count for at in range(count - 1)) for count in (3, 5)}
-"""Every manner as often."""
+"""Every mode as often."""
 
 
 class _Asked(Random):
@@ -57,15 +57,15 @@ def _chosen(recorded: Recorded) -> list[int]:
 
 
 @pytest.fixture
-def every_manner(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "_WEIGHTS", EVEN)
 
 
-@pytest.mark.usefixtures("every_manner")
+@pytest.mark.usefixtures("every_mode")
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_seed_is_one_run_on_both_engines_and_observed(name: str, tmp_path: Path) -> None:
     text, x = TEXTS[name], kernels._input()
-    expected, manners = _run(text, x, "eager")[0], set[int]()
+    expected, modes = _run(text, x, "eager")[0], set[int]()
     for seed in range(3):
         recorded = {each: Recorded(Random(seed)) for each in ("numpy", "native")}
         found = []
@@ -80,42 +80,40 @@ def test_a_seed_is_one_run_on_both_engines_and_observed(name: str, tmp_path: Pat
         for each, other in (("numpy", "native"), ("native", "numpy")):
             with engine(each):
                 assert _run(text, x, str(tmp_path / f"{other}.json")) == found[0]
-        manners |= set(_chosen(recorded["native"]))
-    assert manners == set(range(3 if name == "apart" else len(MANNERS)))
+        modes |= set(_chosen(recorded["native"]))
+    assert modes == set(range(3 if name == "apart" else len(CLUSTER_MODES)))
 
 
-def _always(monkeypatch: pytest.MonkeyPatch, manner: int) -> None:
-    monkeypatch.setattr(
-        schedules, "_WEIGHTS", {count: (0.0,) * manner + (1.0,) * (count - 1 - manner) for count in (3, 5)}
-    )
+def _always(monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    monkeypatch.setattr(schedules, "_WEIGHTS", {count: (0.0,) * mode + (1.0,) * (count - 1 - mode) for count in (3, 5)})
 
 
-@pytest.mark.parametrize("manner", range(len(MANNERS)))
-def test_every_manner_gives_the_result(manner: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    _always(monkeypatch, manner)
+@pytest.mark.parametrize("mode", range(len(CLUSTER_MODES)))
+def test_every_mode_gives_the_result(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _always(monkeypatch, mode)
     for text in (LOADS, PRODUCTS):
         x = kernels._input()
         recorded = Recorded(Random(1))
         assert _run(text, x, recorded)[0] == _run(text, x, "eager")[0]
-        assert _chosen(recorded) == [manner] * CLUSTERS
+        assert _chosen(recorded) == [mode] * CLUSTERS
 
 
 def _mistakes() -> Iterator[tuple[str, str, set[int]]]:
-    """A kernel, a mistake in it, and the manners that must show it with any seed."""
+    """A kernel, a mistake in it, and the modes that must show it with any seed."""
     yield LOADS, LOADS.replace("cp.async.wait_group 1;", "cp.async.wait_group 2;"), {3}
     yield PRODUCTS, PRODUCTS.replace("  wgmma.wait_group.sync.aligned 0;\n", ""), {3, 4}
     yield LOADS, LOADS.replace("  st.shared.u32 [%r4], %r20;\n  bar.sync 0;", "  st.shared.u32 [%r4], %r20;"), {1}
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_mistake_shows_in_the_manner_that_is_for_it(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, mistaken, manners = list(_mistakes())[number]
+def test_a_mistake_shows_in_the_mode_that_is_for_it(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, mistaken, modes = list(_mistakes())[number]
     assert whole != mistaken
     x = kernels._input()
     expected = _run(whole, x, "eager")[0]
     assert _run(mistaken, x, "eager")[0] == expected
-    for manner in manners:
-        _always(monkeypatch, manner)
+    for mode in modes:
+        _always(monkeypatch, mode)
         for seed in range(3):
             assert _run(mistaken, x, "random" if not seed else Random(seed))[0] != expected
 
@@ -136,10 +134,10 @@ def test_operations_of_few_clusters_and_of_the_first_complete_at_any_time() -> N
     assert len(_chosen(with_lockstep)) == FEW_CLUSTERS + 1
 
 
-def test_every_manner_is_drawn_by_some_seed() -> None:
-    """All interleavings stay possible: the manner that has them is drawn too."""
+def test_every_mode_is_drawn_by_some_seed() -> None:
+    """All interleavings stay possible: the mode that has them is drawn too."""
     for count in (3, 5):
-        drawn = {Random(seed).choose("lockstep", MANNERS[:count], 0) for seed in range(512)}
+        drawn = {Random(seed).choose("lockstep", CLUSTER_MODES[:count], 0) for seed in range(512)}
         assert drawn == set(range(count))
 
 
@@ -152,10 +150,10 @@ def _longest(answers: list[bool]) -> int:
 
 
 def test_operations_are_late_for_a_while_and_a_group_goes_on_for_a_while() -> None:
-    """Of two groups and two operations one is drawn: without moods, 24 steps of one kind in a row come once in 2^24."""
+    """Of two groups and two operations one is drawn: without biases, 24 steps of one kind in a row come once in 2^24."""
     options = ["CTA (0,0) warp 0", "CTA (0,0) warp 1", "CTA (0,0) warp 0: cp.async 0", "CTA (0,0) warp 0: cp.async 1"]
     schedule, plain = Random(1), Random(1)
-    schedule.choose("lockstep", MANNERS, 0)  # a large grid
+    schedule.choose("lockstep", CLUSTER_MODES, 0)  # a large grid
     drawn = [schedule.choose("step", options, 2) for _ in range(4096)]
     assert _longest([each < 2 for each in drawn]) >= 128
     assert _longest([each == 1 for each in drawn]) >= 128

@@ -1,4 +1,4 @@
-"""The manners in which clusters run: when their operations take effect, and whether their warps run in lockstep."""
+"""The modes in which clusters run: when their operations take effect, and whether their warps run in lockstep."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FEW_CLUSTERS = 8
 
 
 @dataclass(slots=True, eq=False)
-class Manner:
-    """The answers to what instructions ask about their cluster. Most runs have one manner; a random schedule chooses
+class ClusterMode:
+    """The answers to what instructions ask about their cluster. Most runs have one mode; a random schedule chooses
     for each cluster that is launched, where that makes a difference.
     """
 
@@ -49,7 +49,7 @@ class Manner:
     lockstep: Lockstep | None
     """The places where warps run one by one, if they run in lockstep although operations are late."""
     flight: InFlight
-    """The operations under way: those that the schedule completes, or those of this manner alone."""
+    """The operations under way: those that the schedule completes, or those of this mode alone."""
     next: int = 0
     """The operation that completes next where a group of a cluster in lockstep waits: the oldest (0), or the newest."""
     flavour: Flavour = REFERENCE
@@ -58,13 +58,13 @@ class Manner:
     """The flavour of a group that has all threads of its CTA; None where that makes no difference."""
 
 
-def usual_manner(grid: Grid) -> Manner:
-    """The manner of clusters without a choice of the schedule."""
+def usual_mode(grid: Grid) -> ClusterMode:
+    """The mode of clusters without a choice of the schedule."""
     schedule, lockstep = grid.schedule, grid.late.lockstep
     convoys = schedule.convoys and not schedule.two_views
     shows = grid.program.has_async_proxy or bool(getattr(schedule, "buffers", False))
     immediate = grid.eager and convoys and not grid.late_barrier
-    return Manner(
+    return ClusterMode(
         together=convoys or lockstep is not None,
         convoys=convoys,
         immediate=immediate,
@@ -78,8 +78,8 @@ def usual_manner(grid: Grid) -> Manner:
     )
 
 
-def other_manners(grid: Grid, clusters: int) -> list[Manner]:
-    """The manners that a random schedule chooses for most clusters of a large grid. Operations complete as under
+def other_modes(grid: Grid, clusters: int) -> list[ClusterMode]:
+    """The modes that a random schedule chooses for most clusters of a large grid. Operations complete as under
     `eager`, warps one by one or in lockstep; or as under `lazy` and `reverse`, in lockstep, where the program cannot
     tell.
     """
@@ -95,9 +95,9 @@ def other_manners(grid: Grid, clusters: int) -> list[Manner]:
     ]
 
 
-def _at_once(*, together: bool, observed: bool) -> Manner:
-    """The manner in which operations complete when they are issued."""
-    return Manner(
+def _at_once(*, together: bool, observed: bool) -> ClusterMode:
+    """The mode in which operations complete when they are issued."""
+    return ClusterMode(
         together=together,
         convoys=True,
         immediate=True,
@@ -110,9 +110,9 @@ def _at_once(*, together: bool, observed: bool) -> Manner:
     )
 
 
-def _late(lockstep: Lockstep, order: int) -> Manner:
-    """The manner in which operations are late in lockstep; the oldest (0) or the newest (-1) completes first."""
-    return Manner(
+def _late(lockstep: Lockstep, order: int) -> ClusterMode:
+    """The mode in which operations are late in lockstep; the oldest (0) or the newest (-1) completes first."""
+    return ClusterMode(
         together=True,
         convoys=False,
         immediate=False,
@@ -138,20 +138,20 @@ class LateOperations:
         self._grid = grid
         usual = getattr(grid.schedule, "late", None) is not None and math.prod(grid.cluster_shape) == 1
         self.lockstep: Lockstep | None = grid.program.lockstep if usual else None
-        """The places where warps run one by one in the usual manner; None where they do so everywhere."""
+        """The places where warps run one by one in the usual mode; None where they do so everywhere."""
 
     @cached_property
-    def manners(self) -> list[Manner]:
-        """The manners of clusters in lockstep whose operations are late, and not known to the schedule."""
+    def modes(self) -> list[ClusterMode]:
+        """The modes of clusters in lockstep whose operations are late, and not known to the schedule."""
         grid = self._grid
-        return [manner for manner in grid.manners if manner is not grid.usual and manner.lockstep is not None]
+        return [mode for mode in grid.modes if mode is not grid.usual and mode.lockstep is not None]
 
     def complete_for(self, group: Group, is_over: Callable[[], bool]) -> bool:
         """Complete operations until a wait of a group is over; False if the group has to wait."""
-        manner = group.cta.manner
-        if manner.lockstep is None:
+        mode = group.cta.mode
+        if mode.lockstep is None:
             return False
-        if manner is self._grid.usual and (group.mask is not None or group.lanes != group.cta.live_threads):
+        if mode is self._grid.usual and (group.mask is not None or group.lanes != group.cta.live_threads):
             return False
         while not is_over():
             operation = self._due(group)
@@ -168,8 +168,8 @@ class LateOperations:
 
     def _due(self, group: Group) -> Operation | None:
         """The next operation of a group's CTA that completes."""
-        manner, cluster = group.cta.manner, group.cta.cluster
-        possible, at = manner.flight.possible, manner.next
+        mode, cluster = group.cta.mode, group.cta.cluster
+        possible, at = mode.flight.possible, mode.next
         if not possible:
             return None
         if possible[at].cluster is cluster:
@@ -179,9 +179,9 @@ class LateOperations:
 
     def complete_next(self) -> bool:
         """Complete an operation that the schedule does not know of: nothing else can move; False if there is none."""
-        for manner in self.manners:
-            if manner.flight.possible:
-                self._take(manner.flight.possible[manner.next])
+        for mode in self.modes:
+            if mode.flight.possible:
+                self._take(mode.flight.possible[mode.next])
                 return True
         return False
 
@@ -189,15 +189,15 @@ class LateOperations:
         """Warps that ran one by one have met at a barrier: where the newest operation is the first, all complete now.
         Copies that nothing waits for then land on what the warps have stored.
         """
-        if cta.manner.next and cta.manner in self.manners:
+        if cta.mode.next and cta.mode in self.modes:
             self.drain(cta.cluster)
 
     def drain(self, cluster: Cluster) -> None:
         """Complete all operations of a cluster, if the schedule does not know of them."""
-        manner = cluster.manner
-        if manner in self.manners:
-            while own := [each for each in manner.flight.possible if each.cluster is cluster]:
-                self._take(own[manner.next])
+        mode = cluster.mode
+        if mode in self.modes:
+            while own := [each for each in mode.flight.possible if each.cluster is cluster]:
+                self._take(own[mode.next])
 
     def _take(self, operation: Operation) -> None:
         assert operation.issuer is not None
@@ -207,12 +207,12 @@ class LateOperations:
     def copy_ring(self, shared: SharedMemory) -> CopyRing | None:
         """A ring for the copies of a CTA, where native code notes them: without observers, the oldest first."""
         grid = self._grid
-        manner = next((each for each in (grid.usual, *self.manners) if each.lockstep and each.next == 0), None)
-        if manner is None:
+        mode = next((each for each in (grid.usual, *self.modes) if each.lockstep and each.next == 0), None)
+        if mode is None:
             return None
-        engine, lockstep = manner.flavour.engine, manner.lockstep
+        engine, lockstep = mode.flavour.engine, mode.lockstep
         if lockstep is None or not lockstep.copies or grid.reporter is not None:
             return None
-        if engine is None or grid.regions is None or manner.of_whole_ctas is None or grid.routines is None:
+        if engine is None or grid.regions is None or mode.of_whole_ctas is None or grid.routines is None:
             return None
         return CopyRing(engine, grid.regions, shared)
