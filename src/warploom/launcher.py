@@ -54,6 +54,7 @@ from warploom.machine.observers.events import AnyObserver, Event
 from warploom.machine.translate.prepared import keep_programs, module_of, prepared_program
 from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
+from warploom.ptx.analysis.uniformity import follows_x
 from warploom.ptx.syntax.model import Kernel, Module, Variable
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.cache.fingerprint import source_version
@@ -577,8 +578,7 @@ def prepare(
     on_progress: Callable[[int, int], None] | None,
 ) -> Setup:
     """Verify a launch as a whole and lay out its memory; nothing is run or written."""
-    follows_x = launch_.block[0] % 32 == 0 or launch_.block[1] == launch_.block[2] == 1
-    prepared = prepared_program(launch_.program, launch_.entry, follows_x, schedule.preempts)
+    prepared = prepared_program(launch_.program, launch_.entry, follows_x(launch_.block), schedule.preempts)
     module, program = prepared.module, prepared.program
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])

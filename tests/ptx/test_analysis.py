@@ -6,7 +6,7 @@ from warploom.machine import instructions as meanings  # noqa: F401  (the rows o
 from warploom.ptx.analysis.control_flow import Flow, build
 from warploom.ptx.analysis.control_slice import control_slice
 from warploom.ptx.analysis.liveness import live_at_entry
-from warploom.ptx.analysis.uniformity import CONVOY, LANE, LANE_ID, WARP, classify
+from warploom.ptx.analysis.uniformity import CONVOY, LANE, LANE_ID, THREAD_ID, WARP, WARP_ID, classify, follows_x
 from warploom.ptx.syntax.model import Kernel
 from warploom.ptx.syntax.parser import parse
 
@@ -59,7 +59,7 @@ def test_values_of_the_grid_are_uniform_and_those_of_threads_are_not():
     assert {name: found[name] for name in ("%r0", "%r1", "%r2", "%r3")} == dict.fromkeys(
         ("%r0", "%r1", "%r2", "%r3"), CONVOY
     )
-    assert found["%r4"] == LANE_ID
+    assert found["%r4"] == THREAD_ID
     assert {found["%r5"], found["%r7"], found["%p0"]} == {LANE}
 
 
@@ -67,8 +67,42 @@ def test_the_warp_index_is_one_value_per_warp_however_it_is_made():
     found = classes("""
         mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; setp.eq.u32 %p0, %r2, 1;
         setp.lt.u32 %p1, %r0, 64; and.b32 %r3, %r0, 96; setp.lt.u32 %p2, %r0, 65; shr.u32 %r4, %r0, 4; ret;""")
-    assert {found[name] for name in ("%r1", "%r2", "%p0", "%p1", "%r3")} == {WARP}
+    assert {found[name] for name in ("%p0", "%p1", "%r3")} == {WARP}
+    assert {found[name] for name in ("%r1", "%r2")} == {WARP_ID}
     assert {found["%p2"], found["%r4"]} == {LANE}
+
+
+def test_the_warpgroup_index_is_one_value_for_the_group_however_it_is_made():
+    found = classes("""
+        mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 7; and.b32 %r2, %r0, -128; setp.lt.u32 %p0, %r0, 256;
+        shr.u32 %r3, %r0, 5; shfl.sync.idx.b32 %r4, %r3, 0, 31, -1; shr.u32 %r5, %r4, 2; setp.gt.u32 %p1, %r4, 3;
+        and.b32 %r6, %r4, 12; add.u32 %r7, %r4, 4; add.u32 %r8, %r4, 1; setp.gt.u32 %p2, %r4, 4; shr.u32 %r9, %r4, 1;
+        add.u32 %r10, %r0, 128; add.u32 %r11, %r0, 32; add.u32 %r12, %r0, 1; setp.eq.u32 %p3, %r4, 4; ret;""")
+    shared = ("%r1", "%r2", "%p0", "%r5", "%p1", "%r6")
+    assert {name: found[name] for name in shared} == dict.fromkeys(shared, CONVOY)
+    assert {found["%r4"], found["%r7"]} == {WARP_ID}
+    assert {found[name] for name in ("%r8", "%p2", "%r9", "%p3")} == {WARP}
+    assert [found[name] for name in ("%r10", "%r11", "%r12")] == [THREAD_ID, LANE_ID, LANE]
+
+
+def test_a_comparison_that_is_combined_with_another_predicate_is_not_shared():
+    found = classes("""
+        mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; setp.eq.u32 %p0, %r1, 3;
+        setp.lt.and.u32 %p1, %r1, 4, %p0; setp.lt.and.u32 %p2, %r0, 128, %p0; ret;""")
+    assert found["%p1"] == WARP
+    assert found["%p2"] == LANE
+
+
+def test_registers_of_one_block_are_shared_after_lanes_diverge():
+    text = """
+        mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, 7; @%p0 bra LEFT;
+        mov.u32 %r1, 1; bra JOIN;
+    LEFT: mov.u32 %r2, 5; add.u32 %r3, %r2, 1; add.u32 %r4, %r4, 1; @%p0 mov.u32 %r5, 1; add.u32 %r1, %r3, 2;
+    JOIN: add.u32 %r6, %r1, %r5; ret;"""
+    found = classes(text)
+    assert {found["%r2"], found["%r3"]} == {CONVOY}
+    assert found["%r4"] == LANE  # it is read before it is written
+    assert {found["%r1"], found["%r5"]} == {LANE}  # another block reads them
 
 
 def test_values_are_divergent_after_lanes_diverge_and_uniform_after_warps_diverge():
@@ -84,7 +118,15 @@ def test_lanes_that_only_exit_cause_no_divergence():
 
 def test_lanes_do_not_follow_x_in_a_narrow_block():
     made, flow = kernel("mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; ret;")
-    assert classify(made, flow, lanes_follow_x=False)["%r1"] == LANE
+    assert classify(made, flow, follow_x=0)["%r1"] == LANE
+    assert classify(made, flow, follow_x=32)["%r1"] == WARP
+    assert [follows_x((*block, 1)) for block in ((96, 1), (128, 2), (96, 2), (33, 1), (33, 2))] == [
+        128,
+        128,
+        32,
+        128,
+        0,
+    ]
 
 
 def test_a_register_lives_until_its_last_read_and_through_a_guarded_write():

@@ -5,3 +5,6 @@ WARP_LANES = 32
 
 WARPGROUP_WARPS = 4
 """Consecutive warps, from a multiple of four on, that a wgmma needs (PTX ISA, asynchronous warpgroup level)."""
+
+WARPGROUP_THREADS = WARPGROUP_WARPS * WARP_LANES
+"""Threads of a warpgroup."""

@@ -20,7 +20,7 @@ from warploom.ptx.syntax.printer import print_module
 
 def codes(text: str) -> set[str]:
     module = parse(text)
-    return {each.code for each in hazards(translate(module, entry_of(module, None), lanes_follow_x=True).flow)}
+    return {each.code for each in hazards(translate(module, entry_of(module, None), follow_x=128).flow)}
 
 
 def without(text: str, words: str) -> str:
@@ -84,5 +84,5 @@ def test_copies_behind_the_fence_are_a_relaxation(text: str) -> None:
         (f"mov.b32 {b}, 0; mov.b32 {a}, {b};", ""),
     ):
         changed = parse("\n".join((*lines[: fence + 1], between, *lines[fence + 1 :])))
-        found = hazards(translate(changed, entry_of(changed, None), lanes_follow_x=True).flow)
+        found = hazards(translate(changed, entry_of(changed, None), follow_x=128).flow)
         assert {each.relaxation for each in found if each.code == "WGMMA_FENCE"} == {relaxed}, between

@@ -102,7 +102,7 @@ def _outcome(text: str, x: np.ndarray, schedule: str | Schedule, *observers: obj
 
 
 def _is_in_lockstep(text: str) -> bool:
-    program = prepared_program(text, None, lanes_follow_x=True, preemptible=False)
+    program = prepared_program(text, None, follow_x=128, preemptible=False)
     return program.program.lockstep is not None
 
 

@@ -217,7 +217,7 @@ def test_generic_stores_need_a_proxy_fence(schedule):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SharedMemory, "write", spy)
         patch.setenv("WARPLOOM_ENGINE", "numpy")  # native code has no method to watch
-        never = "setp.lt.u32 %q, %t, 0; @%q cp.async.ca.shared.global [%s], [%g], 16;"  # or there is one view
+        never = "setp.eq.u32 %q, %t, 4096; @%q cp.async.ca.shared.global [%s], [%g], 16;"  # or there is one view
         setting.run(f"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%s], {{%r0}}; {never}", schedule)
     assert seen[-1] == (schedule == "eager")
 

@@ -106,8 +106,12 @@ class BlockWriter:
         lines.op = None
         lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
 
-    def together(self, ops: list[Op], at: int, is_uniform: Callable[[Writer, Op], bool]) -> Together | None:
-        """The instructions from one on that are executed together, if there are several of its family."""
+    def together(
+        self, ops: list[Op], at: int, is_uniform: Callable[[Writer, Op], bool], *, commits: bool
+    ) -> Together | None:
+        """The instructions from one on that are executed together, if there are several of its family; with their
+        commit if `commits`, which observers see by itself.
+        """
         first, found = ops[at], list[Op]()
         if first.family not in TOGETHER:
             return None
@@ -127,8 +131,9 @@ class BlockWriter:
             return None
         following = ops[at + covered] if at + covered < len(ops) else None
         commit = None
-        if following is not None and following.family == TOGETHER[first.family][0] and self._is_shared(following):
-            commit = following if following.instruction.guard == first.instruction.guard else None
+        if commits and following is not None and following.instruction.guard == first.instruction.guard:
+            takes_part = following.family == TOGETHER[first.family][0] and self._is_shared(following)
+            commit = following if takes_part else None
         return Together(between, covered + (commit is not None), lambda: self._write_together(found, commit))
 
     def _write_together(self, found: list[Op], commit: Op | None) -> None:
@@ -201,6 +206,7 @@ class BlockWriter:
 
     def _write(self, op: Op) -> None:
         close = self.w.guard(op.instruction.guard)
+        self.w.of_first_lane = self.w.reduces(op)
         writer = WRITERS.get(op.family)
         if writer is not None:
             writer(self.w, op)
@@ -208,6 +214,7 @@ class BlockWriter:
             self._call(op)
         else:
             alu.write(self.w, op)
+        self.w.of_first_lane = False
         close()
 
     def _call(self, op: Op) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from warploom.diagnostics import Diag, Loc
 from warploom.machine.memory.byte_memory import WIDTHS
-from warploom.machine.translate.functions import Recipe, made
+from warploom.machine.translate.functions import Recipe, fixed, made
 from warploom.machine.translate.register_layout import Layout, Place
 from warploom.ptx.isa.table import BITS, Op
-from warploom.ptx.syntax.model import Address, Guard, Immediate, Negated, Register, Sink, Special, Symbol, Vector
+from warploom.ptx.syntax.model import Address, Guard, Immediate, Negated, Pair, Register, Sink, Special, Symbol, Vector
 
 DTYPES = {
     ("u", 8): "uint8", ("u", 16): "uint16", ("u", 32): "uint32", ("u", 64): "uint64", ("u", 128): "complex128",
@@ -26,6 +26,8 @@ DTYPES = {
     ("f", 16): "float16", ("f", 32): "float32", ("f", 64): "float64", ("p", 1): "bool_",
 }  # fmt: skip
 _SUFFIX = {"u": "", "s": "i", "f": "f", "p": ""}
+_REDUCING = frozenset({"and", "setp", "shr"})
+"""Families that may give all lanes one value though their sources differ (`ptx/analysis/uniformity.py`)."""
 
 
 def kind_of(type_: str) -> str:
@@ -164,6 +166,10 @@ class Writer:
     def __init__(self, names: Names, lines: Lines, masked: bool, file: str) -> None:
         self.names, self.lines, self.masked, self.file = names, lines, masked, file
         self.mask: str | None = None
+        self.of_first_lane = False
+        """True while an instruction is written whose result is uniform though its sources are not: it is computed from
+        those of the first lane.
+        """
         self._scratch = 0
 
     def place(self, register: Register) -> Place:
@@ -173,16 +179,24 @@ class Writer:
         """Return whether an operand is one integer for the whole group."""
         match operand:
             case Register():
-                return self.place(operand).file == "u"
+                return self.of_first_lane or self.place(operand).file == "u"
             case Negated(register):
-                return self.place(register).file == "u"
+                return self.of_first_lane or self.place(register).file == "u"
             case Special(name):
-                return name not in self.names.lane_specials
+                return self.of_first_lane or name not in self.names.lane_specials
             case Vector(items):
                 return all(self.uniform(item) for item in items)
             case Address(base, _, coordinates):
                 return self.uniform(base) and (coordinates is None or self.uniform(coordinates))
         return True
+
+    def reduces(self, op: Op) -> bool:
+        """True for arithmetic whose result is uniform though its sources are not."""
+        d = op.operands.get("d")
+        first = d.first if isinstance(d, Pair) else d
+        if op.family not in _REDUCING or not isinstance(first, Register) or self.place(first).file != "u":
+            return False
+        return not all(self.uniform(op.operands[slot.name]) for slot in op.form.slots if slot.kind in ("in", "pred"))
 
     def scalar(self, operand: object, type_: str) -> str:
         """A uniform operand as an unsigned Python integer (a bool for predicates)."""
@@ -190,14 +204,16 @@ class Writer:
         match operand:
             case Register():
                 place = self.place(operand)
-                text = f"u[{place.index}]"
+                text = self._uniform_text(place)
                 return f"({text} & {(1 << bits) - 1})" if place.bits > bits > 1 else text
             case Negated(register):
-                return f"(not u[{self.place(register).index}])"
+                return f"(not {self._uniform_text(self.place(register))})"
             case Immediate():
                 return repr(bool(operand.value)) if type_ == "pred" else str(literal(operand, type_))
             case Special(name):
-                text, _ = self.names.special(name)
+                text, shared = self.names.special(name)
+                if not shared:
+                    text = self._first(text)
                 if type_ == "pred":
                     return f"({text} != 0)"
                 return f"({text} & {(1 << bits) - 1})" if bits < 64 else text
@@ -205,6 +221,13 @@ class Writer:
                 text = self.names.symbol(operand)
                 return f"({text} & {(1 << bits) - 1})" if operand.offset or bits < 64 else text
         raise Diag.NOT_MODELLED.error(self.where(), what=f"the operand `{operand}`")
+
+    def _uniform_text(self, place: Place) -> str:
+        """A uniform register, or the value of another one in the first lane."""
+        return f"u[{place.index}]" if place.file == "u" else self._first(self.names.row(place))
+
+    def _first(self, row: str) -> str:
+        return f"{self.names.function(fixed('first_lane'))}({row}, {self.mask})"
 
     def signed(self, operand: object, type_: str) -> str:
         """A uniform operand as a signed Python integer."""

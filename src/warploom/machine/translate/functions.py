@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from warploom.machine.numerics.bits import settle_lanes
 from warploom.machine.numerics.products import has_nan
@@ -14,7 +15,17 @@ from warploom.machine.tensor.register_rows import Rows, as_rows
 
 Recipe = tuple[Hashable, ...]
 """The name of a maker, and what it takes."""
-_FIXED: dict[str, Any] = {"settle_nan": settle_lanes, "has_nan": has_nan, "Rows": Rows, "as_rows": as_rows}
+
+
+def first_lane(row: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> int | bool:
+    """The value of the first lane that executes."""
+    value: int | bool = row[0 if mask is None else int(mask.argmax())].item()
+    return value
+
+
+_FIXED: dict[str, Any] = {
+    "settle_nan": settle_lanes, "has_nan": has_nan, "Rows": Rows, "as_rows": as_rows, "first_lane": first_lane
+}  # fmt: skip
 
 
 def on_arrays(family: str, signature: Mapping[str, Any], types: Types, literals: Literals = ()) -> Recipe:

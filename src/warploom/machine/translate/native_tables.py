@@ -165,8 +165,9 @@ class TableWriter:
             if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
                 self._branch(blocks, block, op)
                 return
-            unseen = self._at_once and not self.logged
-            together = blocks.together(block.ops, at, self.is_uniform) if unseen else None
+            commits, together = not self.logged, None
+            if self._at_once:
+                together = blocks.together(block.ops, at, self.is_uniform, commits=commits)
             if together is not None:
                 for each in together.between:
                     self._instruction(blocks, each)
@@ -561,7 +562,7 @@ class TableWriter:
 
     def _arithmetic(self, w: Writer, op: Op, last: list[Word]) -> Record | None:
         shape = _shape_of(op)
-        if shape is None:
+        if shape is None or w.reduces(op):
             return None
         given, targets, modifiers = self._parts(op, shape)
         inputs = self._inputs(w, given)

@@ -125,37 +125,37 @@ def store_waiting() -> None:
         prepared.store(store)
 
 
-def prepared_program(program: Ptx, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Prepared:
+def prepared_program(program: Ptx, entry: str | None, follow_x: int, preemptible: bool) -> Prepared:
     """A module and one of its kernels, translated: from memory, from disk, or anew."""
     text = program if isinstance(program, str) else program.text if isinstance(program, Printed) else ""
     module = program if isinstance(program, Module) else MODULES.get(text)
-    if module is not None and (known := PROGRAMS.get(_variant(module, entry, lanes_follow_x, preemptible))):
+    if module is not None and (known := PROGRAMS.get(_variant(module, entry, follow_x, preemptible))):
         found: Prepared = known
         return found
-    key, made = _key(text, entry, lanes_follow_x, preemptible), None
+    key, made = _key(text, entry, follow_x, preemptible), None
     with without_collection():
         if key is not None and (stored := _disk[0][0]().get(key)) is not None:
             made = unpacked(stored)
         if made is None:
             module = module_of(program)
             machine_of(module.target[0])  # an unknown target is reported before anything else
-            made = translate(module, entry_of(module, entry), lanes_follow_x=lanes_follow_x, preemptible=preemptible)
+            made = translate(module, entry_of(module, entry), follow_x=follow_x, preemptible=preemptible)
         else:
             module = made.module
             MODULES.put(text, module, len(text))
     prepared = Prepared(module, made, key)
-    PROGRAMS.put(_variant(module, entry, lanes_follow_x, preemptible), prepared, len(made.kernel.body or ()))
+    PROGRAMS.put(_variant(module, entry, follow_x, preemptible), prepared, len(made.kernel.body or ()))
     return prepared
 
 
-def _variant(module: Module, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> tuple[object, ...]:
-    return id(module), entry_of(module, entry).name, lanes_follow_x, preemptible
+def _variant(module: Module, entry: str | None, follow_x: int, preemptible: bool) -> tuple[object, ...]:
+    return id(module), entry_of(module, entry).name, follow_x, preemptible
 
 
-def _key(text: str, entry: str | None, lanes_follow_x: bool, preemptible: bool) -> Key | None:
+def _key(text: str, entry: str | None, follow_x: int, preemptible: bool) -> Key | None:
     """The place of a program on disk; None for one that is not stored."""
     version = _disk[0][1]() if _disk and len(text) >= _SHORTEST_STORED else None
     if version is None:
         return None
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-    return ("program", digest, entry or "", lanes_follow_x, preemptible, version, np.__version__)
+    return ("program", digest, entry or "", follow_x, preemptible, version, np.__version__)

@@ -221,8 +221,8 @@ class Program:
         return name
 
     def together(self, first: int, count: int, commits: bool) -> str:
-        """The name of the function that executes several instructions together, by the number of the first."""
-        name = f"B{first}"
+        """The name of the function that executes several instructions together, perhaps with their commit."""
+        name = f"{'C' if commits else 'B'}{first}"
         if name not in self.functions:
             self.functions[name] = TOGETHER[self.ops[first].family][1](count, commits)
             self.batches.append((first, count, commits))
@@ -481,7 +481,7 @@ class Program:
 
 
 def translate(
-    module: Module, kernel: Kernel, *, lanes_follow_x: bool, preemptible: bool = False, file: str = "<ptx>"
+    module: Module, kernel: Kernel, *, follow_x: int, preemptible: bool = False, file: str = "<ptx>"
 ) -> Program:
     """Verify a kernel and prepare its blocks."""
     kernel = inline(module, kernel, file)
@@ -494,7 +494,7 @@ def translate(
         waiting |= read.keys()
         flow = flows.build(kernel, file, ops, lambda op: id(op) in waiting or (begins is not None and begins(op)))
     named = _check_modelled(flow, file)
-    classes = classify(kernel, flow, lanes_follow_x=lanes_follow_x)
+    classes = classify(kernel, flow, follow_x=follow_x)
     lists = (each for block in flow.blocks for each in row_lists(block.ops, classes))
     program = Program(module, kernel, flow, lay_out(kernel, flow, classes, lists), file)
     # These analyses depend on instructions and paths, not on where blocks begin.
