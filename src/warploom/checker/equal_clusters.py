@@ -26,7 +26,7 @@ from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import GlobalTouch, Unjudged, is_strong
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.state import Reach
-from warploom.machine.observers.events import Batch, Placed, Started, Touch
+from warploom.machine.observers.events import Batch, Placed, Started, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 _MOST_KEPT = 1 << 16
@@ -238,7 +238,7 @@ def _synchronises(batch: Batch) -> bool:
     sites = [site for _, site in batch.rows.sites_in() if site.kind == "access" and site.declared.space != "shared"]
     if any(is_strong(site.declared.semantics) for site in sites):
         return True
-    accesses = [each for _, each in batch.others.together if each[0] == "access"]
+    accesses = [each for _, each in batch.others.parts if isinstance(each, WarpEvents) and each.kind == "access"]
     return any(
         is_strong(each.declared.semantics) and any(touch.space == "global" for touch in each.touches)
         for each in accesses

@@ -35,6 +35,7 @@ from warploom.checker.event_streams import (
     Shapes,
     events_of,
     global_touches,
+    made,
 )
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import Unjudged
@@ -173,9 +174,11 @@ class Passes:
 
     def _play(self, items: Sequence[Item]) -> None:
         on_event, moves = self._checker.on_event, not self._places.moves_nothing
-        for item in items:
-            if self.left_out and isinstance(item, WarpEvents):
-                item = self._moved(item)  # noqa: PLW2901
+        changed = self.left_out > 0
+        for each in items:
+            item = each if each.__class__ is WarpEvents else made(each)
+            if changed and isinstance(item, WarpEvents):
+                item = self._moved(item)
             elif moves:
                 (event,) = events_of(item)
                 on_event(self._moved_row(event))
@@ -368,7 +371,7 @@ class Passes:
         shift = np.zeros_like(table)
         accesses = np.flatnonzero(self._shapes.reaching()[table[:, SHAPE]]).tolist()
         for at in np.flatnonzero(table[:, GROUP] != NONE).tolist():
-            item = items[at]
+            item = made(items[at])
             if isinstance(item, WarpEvents):
                 distance = _same(groups.get(engine, 0) for engine in _engines(item))
                 if distance is None:

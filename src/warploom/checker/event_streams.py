@@ -9,7 +9,7 @@ of the other's. Shapes are of one *sort* if they differ in places of shared memo
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import is_strong
 from warploom.checker.renaming import BARRIER_BYTES, OFFSET, Span
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.observers.events import Batch, Event, Rows, Site, Touch, WarpEvents
+from warploom.machine.observers.events import Batch, Event, Rows, Several, Site, Touch, WarpEvents
 
 Array = npt.NDArray[Any]
 Row = tuple[Rows, int]
 """An event of native code: a row, by its number."""
-Item = WarpEvents | Row
+Deferred = tuple[Several, int]
+"""One of several events that are made when they are looked at, by its number."""
+Item = WarpEvents | Row | Deferred
 SHAPE, PHASE, GROUP, OPERATION = range(4)
 NONE = -1
 _NUMBERED = frozenset({"wgmma", "tcgen05", "tensor load", "tensor store"})
@@ -37,6 +39,15 @@ _ROW_FIELDS = 5
 _WORD = 4
 
 
+class _Numbers(NamedTuple):
+    """The numbers of one of several events: its shape, and its phase and group relative to those of the part."""
+
+    shape: int
+    phase: int | None
+    group: int | None
+    ago: int
+
+
 class Shapes:
     """The numbers of shapes."""
 
@@ -47,6 +58,8 @@ class Shapes:
         """Those of touches, by their identity."""
         self._contents: dict[int, tuple[Array, bytes]] = {}
         """The contents of their addresses, which several may share."""
+        self._several: dict[tuple[int, Hashable], tuple[object, list[_Numbers]]] = {}
+        """Those of events that follow each other, by the rank of their CTA and what they have in common."""
         self._barred: list[bool] = []
         self._engine: list[bool] = []
         self._reaching: list[bool] = []
@@ -174,6 +187,29 @@ class Shapes:
         reaching = any(touch.space == "global" for touch in touches)
         return self._number(shape, barred=barred, engine=kind == "complete" or engine != 0, reaching=reaching)
 
+    def of_several(self, part: Several, base: Triple) -> list[_Numbers]:
+        """The numbers of the events of a part, but for its own phase and group."""
+        key, same = part.likeness
+        rank = 0 if part.cta == base else self._rank(part.cta, base)
+        known = self._several.get((rank, key))
+        if known is not None and known[0] is same:
+            return known[1]
+        found: list[_Numbers] = []
+        issued: dict[int, int] = {}
+        for at, each in enumerate(part.events()):
+            ago = 0
+            if each.kind == "issue" and each.operation:
+                issued[each.operation] = at
+            elif operation := each.agents[0][0].operation:
+                ago = at - issued[operation]
+            phase = None if each.phase is None or each.barrier is None else each.phase - part.phase
+            group = None if each.group is None or each.group.kind not in _NUMBERED else each.group.number - part.group
+            found.append(_Numbers(self.of(each, base), phase, group, ago))
+        if len(self._several) >= _MOST_TOUCHES:
+            self._several.clear()
+        self._several[rank, key] = same, found
+        return found
+
     def _touch(self, touch: Touch, base: Triple) -> Hashable:
         verb, space, cta, proxy, addresses, width = touch
         if space == "global":
@@ -266,6 +302,14 @@ class Stream:
         self._rows.append((shape, phase, numbered, ago))
         self.items.append(warp_events)
 
+    def add_several(self, part: Several, numbers: list[_Numbers]) -> None:
+        """Append events that follow each other."""
+        phase_0, group_0, rows, items = part.phase, part.group, self._rows, self.items
+        for at, (shape, phase, group, ago) in enumerate(numbers):
+            now, numbered = NONE if phase is None else phase_0 + phase, NONE if group is None else group_0 + group
+            rows.append((shape, now, numbered, ago))
+            items.append((part, at))
+
     def add_row(self, rows: Rows, number: int, shape: int) -> None:
         """Append a row."""
         self._rows.append((shape, NONE, NONE, 0))
@@ -286,17 +330,20 @@ class Stream:
         return items, table
 
 
+def made(item: Item) -> WarpEvents | Row:
+    """An item whose events are there."""
+    if isinstance(item, WarpEvents):
+        return item
+    part, number = item
+    return (part, number) if isinstance(part, Rows) else part.events()[number]
+
+
 def events_of(item: Item) -> Iterator[Event]:
     """The events of an item."""
     if isinstance(item, WarpEvents):
         return item.events()
     rows, number = item
-    return iter((rows.event(number),))
-
-
-def count_of(item: Item) -> int:
-    """The number of events of an item."""
-    return len(item.agents) if isinstance(item, WarpEvents) else 1
+    return iter((rows.event(number),)) if isinstance(rows, Rows) else rows.events()[number].events()
 
 
 def global_touches(item: Item) -> list[Touch]:
@@ -304,6 +351,8 @@ def global_touches(item: Item) -> list[Touch]:
     if isinstance(item, WarpEvents):
         return [touch for touch in item.touches if touch.space == "global" and touch.verb in ("reads", "writes")]
     rows, number = item
+    if not isinstance(rows, Rows):
+        return [rows.read_from_global()]
     if rows.sites[int(rows.site[number])].declared.space != "global":
         return []
     return list(rows.event(number).touches)
@@ -324,19 +373,22 @@ class Streams:
         numbers = shapes.of_rows(rows, [stream.base for stream in streams]) if streams else []
         at, (x, y, z) = 0, self._cluster
         by_cta: dict[Triple, tuple[Triple, Stream]] = {}
-        for row, warp_events in batch.others.together:
+        for row, part in batch.others.parts:
             for number in range(at, row):
                 streams[number].add_row(rows, number, numbers[number])
             at = row
-            cta = warp_events.agents[0][0].cta
+            cta = part.agents[0][0].cta if isinstance(part, WarpEvents) else part.cta
             found = by_cta.get(cta)
             if found is None:
                 place = (cta[0] // x, cta[1] // y, cta[2] // z)
                 found = by_cta[cta] = place, self.of(place)
             place, stream = found
-            stream.add(warp_events, shapes.of(warp_events, stream.base))
-            if warp_events.kind == "exit":
-                stream.left -= sum(lanes.bit_count() for _, lanes in warp_events.agents)
+            if not isinstance(part, WarpEvents):
+                stream.add_several(part, shapes.of_several(part, stream.base))
+                continue
+            stream.add(part, shapes.of(part, stream.base))
+            if part.kind == "exit":
+                stream.left -= sum(lanes.bit_count() for _, lanes in part.agents)
                 if stream.left <= 0:
                     ended.append(place)
         for number in range(at, len(streams)):

@@ -116,6 +116,14 @@ class Mbarrier(Waitable):
         else:
             self._arrive(count)
 
+    def arrive_unreported(self) -> None:
+        """The same for one arrival that the caller reports."""
+        reporter, self.reporter = self.reporter, None
+        try:
+            self._arrive(1)
+        finally:
+            self.reporter = reporter
+
     def _if_valid(self, act: Callable[[int], None], count: int) -> None:
         """An arrival that was kept back counts, unless the barrier has ended since."""
         if self.cta.mbarriers.get(self.offset) is self:
@@ -220,13 +228,18 @@ class Mbarrier(Waitable):
         """Let observers know what happens to the barrier, in its present phase unless another is given."""
         reporter = self.reporter
         if reporter is not None:
-            if self.label is None:
-                address = self.cta.rank << RANK_SHIFT | self.offset
-                self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
-                if reporter.native is not None:
-                    reporter.native.names[self.offset] = self.name
             now = self.phase if phase is None else phase
-            reporter.at_barrier(kind, verb, self.label, now, count, operation, passed)
+            reporter.at_barrier(kind, verb, self.label or self.named, now, count, operation, passed)
+
+    @property
+    def named(self) -> BarrierName:
+        """Its name in events."""
+        if self.label is None:
+            address = self.cta.rank << RANK_SHIFT | self.offset
+            self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
+            if self.reporter is not None and self.reporter.native is not None:
+                self.reporter.native.names[self.offset] = self.name
+        return self.label
 
     @property
     def name(self) -> str:

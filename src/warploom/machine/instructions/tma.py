@@ -376,10 +376,14 @@ class LoadTouches:
     def __call__(
         self, map_: int, target: int, coords: tuple[int, ...], barrier: int, cta: Triple, counts: Triple
     ) -> tuple[Touch, ...]:
+        return self.source(map_, coords), *self._targets(map_, target, barrier, cta, counts)
+
+    def source(self, map_: int, coords: tuple[int, ...]) -> Touch:
+        """The part of the tensor that is read."""
         tensor = self._maps[map_]
         window = window_of(tensor.geometry, coords[: len(tensor.geometry.box)])
         assert window is not None
-        return _rows_read(tensor, window), *self._targets(map_, target, barrier, cta, counts)
+        return _rows_read(tensor, window)
 
     def _targets_of(self, map_: int, target: int, barrier: int, cta: Triple, counts: Triple) -> tuple[Touch, Touch]:
         """All but the source; the same objects for equal loads."""

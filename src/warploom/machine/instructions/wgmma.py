@@ -28,8 +28,8 @@ from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
-from warploom.machine.observers.events import WORD, CommitGroup, Touch
-from warploom.machine.observers.reporting import Issued
+from warploom.machine.observers.events import WORD, CommitGroup, Touch, agent_of
+from warploom.machine.observers.reporting import Actor, Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, native_calls, read
@@ -125,6 +125,8 @@ class Pipeline(Waitable):
         """Issue instructions for the whole warpgroup, like `issue_whole`."""
         a, b, c, d = self.issued
         if not (self.direct and a == b == c == d):
+            return False
+        if self.reporter is not None and not self._report_again(a, new):
             return False
         self.flight.extend(new)
         a += len(new)
@@ -296,6 +298,22 @@ class Pipeline(Waitable):
             with self._as_warp(warp):
                 part = reporter.issue_one(touches, CommitGroup("wgmma", self.commits[warp]))
             self._note(self.issued[warp], part)
+
+    def _report_again(self, issued: int, new: tuple[Issue, ...]) -> bool:
+        """Let observers know of operations that the whole warpgroup issues after so many others; False where the open
+        groups of its warps have different numbers.
+        """
+        reporter, cta, commits = self.reporter, self.warpgroup.cta, self.commits[0]
+        assert reporter is not None
+        if self.commits.count(commits) != _WARPS:
+            return False
+        before, lanes, group = reporter.actor, reporter.lanes, CommitGroup("wgmma", commits)
+        agent = agent_of(cta.index, self.warpgroup.index * _WARPS)
+        for number, issue in enumerate(new, issued + 1):
+            reporter.acts(Actor(agent, _LANES, cta.grid.source_of(issue.multiply.op), {}))
+            self._note(number, reporter.issue_one(_touches(issue, cta.index, cta.rank), group))
+        reporter.actor, reporter.lanes = before, lanes
+        return True
 
     def _note(self, issued: int, part: Issued | None) -> None:
         """Remember what was reported of an operation, if its completion is to be reported too."""
@@ -536,7 +554,7 @@ class _Several:
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
         """Remember the instructions if they wait for their commit."""
         pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-        if pipeline is None or not g.cta.mode.at_once or mask is not None or g.warps != _WARPS:
+        if pipeline is None or not g.cta.mode.immediate or mask is not None or g.warps != _WARPS:
             return
         if len(pipeline.flight) < self._count or pipeline.submitted > pipeline.completed:
             return

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -304,6 +304,40 @@ class WarpEvents(NamedTuple):
             operation += step
 
 
+class Several(Protocol):
+    """Events that follow each other, made when an observer looks at them."""
+
+    @property
+    def cta(self) -> Triple:
+        """The CTA of the warps that act."""
+        ...
+
+    @property
+    def phase(self) -> int:
+        """A phase from which those of the events differ by constants."""
+        ...
+
+    @property
+    def group(self) -> int:
+        """A group's number from which those of the events differ by constants."""
+        ...
+
+    @property
+    def likeness(self) -> tuple[Hashable, object]:
+        """A key, and an object: where keys are equal and the objects the same, the events differ only in the CTA,
+        phases, groups, the numbers of operations, and places in global memory.
+        """
+        ...
+
+    def events(self) -> Sequence[WarpEvents]:
+        """The events, in order."""
+        ...
+
+    def read_from_global(self) -> Touch:
+        """The places in global memory that those of the events that access it read."""
+        ...
+
+
 class Sites(dict[int, Site]):
     """Instructions by their numbers, each made when it is first asked for."""
 
@@ -320,13 +354,24 @@ class Sites(dict[int, Site]):
 class Others(Sequence[tuple[int, Event]]):
     """The events of a batch without a row, each with the row before which it came; made when they are looked at."""
 
-    def __init__(self, count: int, warp_events: Callable[[], Iterable[tuple[int, WarpEvents]]]) -> None:
-        self._count, self._placed = count, warp_events
+    def __init__(self, count: int, parts: Callable[[], Iterable[tuple[int, WarpEvents | Several]]]) -> None:
+        self._count, self._placed = count, parts
+
+    @cached_property
+    def parts(self) -> list[tuple[int, WarpEvents | Several]]:
+        """The same with the events of warps that act together as one, and those that follow each other as one part."""
+        return list(self._placed())
 
     @cached_property
     def together(self) -> list[tuple[int, WarpEvents]]:
         """The same with the events of warps that act together as one."""
-        return list(self._placed())
+        found: list[tuple[int, WarpEvents]] = []
+        for row, part in self.parts:
+            if isinstance(part, WarpEvents):
+                found.append((row, part))
+            else:
+                found += [(row, each) for each in part.events()]
+        return found
 
     @cached_property
     def _events(self) -> list[tuple[int, Event]]:

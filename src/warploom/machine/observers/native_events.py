@@ -7,15 +7,17 @@ before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.access_log import (
+    ADDRESS,
+    AGENT,
     CHANGES,
     COPY_COORDINATES,
     COPY_MAP,
@@ -25,11 +27,13 @@ from warploom.machine.engine.access_log import (
     agent_parts,
 )
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.machine.observers.deferred import engine_in
 from warploom.machine.observers.events import (
     WORD,
     Agent,
     BarrierName,
     Declared,
+    Several,
     Source,
     Touch,
     Triple,
@@ -40,12 +44,26 @@ from warploom.machine.observers.events import (
 
 Array = npt.NDArray[Any]
 Agents = tuple[tuple[Agent, int], ...]
-LoadTouches = Callable[[int, int, tuple[int, ...], int, Triple, Triple], tuple[Touch, ...]]
-"""The touches of a tensor load, from its map, target, coordinates and barrier, and the CTAs of target and barrier."""
+
+
+class LoadTouches(Protocol):
+    """The touches of tensor loads."""
+
+    def __call__(
+        self, map_: int, target: int, coords: tuple[int, ...], barrier: int, cta: Triple, counts: Triple
+    ) -> tuple[Touch, ...]:
+        """All touches, from the map, target, coordinates and barrier, and the CTAs of target and barrier."""
+        ...
+
+    def source(self, map_: int, coords: tuple[int, ...]) -> Touch:
+        """The part of the tensor that is read."""
+        ...
+
 
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
 _COORDINATES = 5
+_KEPT = COPY_MAP, COPY_TARGET
 _SIGN, _RANGE = 1 << 31, 1 << 32
 _EVENTS = {"syncs": 2, "waits": 1, "arrives": 1, "expects": 2, "loads": 3}
 """The events of each warp by what an instruction does: the arrival and the wait of a `bar.sync`, those of mbarriers,
@@ -67,10 +85,41 @@ class NativeSite:
     """The number of a named barrier."""
 
 
-@lru_cache(maxsize=256)
-def engine_of(space: str, proxy: str) -> Declared:
-    """An operation's own space and proxy."""
-    return Declared(space, proxy)
+class Entry:
+    """An entry whose events are made when an observer looks at them."""
+
+    __slots__ = ("_events", "_native", "_number", "_some", "_source", "cta", "likeness", "phase")
+    group: int = 0
+
+    def __init__(self, native: NativeEvents, some: _Some, number: int, cta: Triple, phase: int, key: bytes) -> None:
+        self._native, self._some, self._number = native, some, number
+        self.cta, self.phase = cta, phase
+        self.likeness: tuple[Hashable, object] = key, None
+        self._events: list[WarpEvents] | None = None
+        self._source: Touch | None = None
+
+    def events(self) -> list[WarpEvents]:
+        if self._events is None:
+            self._events = self._native.events(*self._some.lists[self._number])
+        return self._events
+
+    def read_from_global(self) -> Touch:
+        if self._source is None:
+            self._source = self._native.source(self._some.lists[self._number][1])
+        return self._source
+
+
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Some entries, and what the rows of their addresses hold for copies."""
+
+    entries: Array
+    copied: Array
+
+    @cached_property
+    def lists(self) -> list[tuple[list[int], list[int]]]:
+        """The same as lists of numbers."""
+        return list(zip(self.entries.tolist(), self.copied.tolist(), strict=True))
 
 
 class NativeEvents:
@@ -111,35 +160,63 @@ class NativeEvents:
         ends = (some[:, CHANGES + 1] & np.uint64(1)).astype(np.int64)
         return found, int((each[sites] * warps + ending[sites] * ends).sum(dtype=np.int64))
 
-    def of(self, entries: Array, rows: Array, places: Array) -> list[tuple[int, WarpEvents]]:
+    def of(self, entries: Array, rows: Array, places: Array) -> list[tuple[int, Several]]:
         """The events of some entries, each with the place of its entry; `rows` are those of the entries' addresses."""
-        found: list[tuple[int, WarpEvents]] = []
-        copied = rows[places, : COPY_COORDINATES + _COORDINATES].tolist() if len(places) else []
-        sites, agents_of, label = self._sites, self._agents, self._label
-        for place, words, row in zip(places.tolist(), entries[places].tolist(), copied, strict=True):
-            number, agent, low, high, phase, detail, operation, address = words
-            site = sites[number]
-            does, lanes = site.does, low | high << 64
-            cta, agents = agents_of(agent, lanes)
-            if does == "syncs":
-                found += [(place, each) for each in _passed(site, cta, agents, address)]
-                continue
-            barrier = label(cta, address)
-            if does == "waits":
-                found.append((place, _at_barrier(site, "wait", "waits", agents, barrier, phase - 1)))
-            elif does == "expects":
-                found.append((place, _at_barrier(site, "arrive", "expects", agents, barrier, phase, detail >> 1)))
-                found.append((place, _at_barrier(site, "arrive", "arrives", agents, barrier, phase, 1)))
-            else:
-                if does == "arrives":
-                    verb, count = "arrives", lanes.bit_count()
-                else:
-                    verb, count = "completes", detail >> 1
-                    copy, agents = self._copy(site, cta, agents, row, operation, barrier)
-                    found += [(place, each) for each in copy]
-                found.append((place, _at_barrier(site, "arrive", verb, agents, barrier, phase, count, operation)))
-                if detail & 1:
-                    found.append((place, _at_barrier(site, "complete", "phase", agents[-1:], barrier, phase)))
+        if not len(places):
+            return []
+        some = _Some(entries[places], rows[places, : COPY_COORDINATES + _COORDINATES])
+        words = some.entries
+        sites = words[:, SITE]
+        syncs, loads = (
+            np.isin(sites, [number for number, site in self._sites.items() if site.does == does])
+            for does in ("syncs", "loads")
+        )
+        ctas, warps = agent_parts(words[:, AGENT])
+        # What the events of an entry depend on, but for the CTA, the phase and the number of the operation.
+        columns = (
+            sites, warps, words[:, LANES], words[:, LANES + 1], np.where(syncs, 0, words[:, CHANGES + 1]),
+            np.where(syncs, 0, words[:, ADDRESS]), *(np.where(loads, some.copied[:, each], 0) for each in _KEPT),
+        )  # fmt: skip
+        table = np.ascontiguousarray(np.stack(columns, axis=1))
+        size, content = table.shape[1] * table.itemsize, table.tobytes()
+        phases = np.where(syncs, words[:, ADDRESS], words[:, CHANGES]).tolist()
+        indices = {each: self._index(each) for each in np.unique(ctas).tolist()}
+        each = zip(places.tolist(), ctas.tolist(), phases, strict=True)
+        return [
+            (place, Entry(self, some, at, indices[cta], phase, content[size * at : size * (at + 1)]))
+            for at, (place, cta, phase) in enumerate(each)
+        ]
+
+    def source(self, row: list[int]) -> Touch:
+        """The global memory that a load reads."""
+        return self._loads.source(row[COPY_MAP], _coordinates(row))
+
+    def events(self, words: list[int], row: list[int]) -> list[WarpEvents]:
+        """The events of an entry."""
+        number, agent, low, high, phase, detail, operation, address = words
+        site = self._sites[number]
+        does, lanes = site.does, low | high << 64
+        cta, agents = self._agents(agent, lanes)
+        if does == "syncs":
+            return _passed(site, cta, agents, address)
+        barrier = self._label(cta, address)
+        if does == "waits":
+            return [_at_barrier(site, "wait", "waits", agents, barrier, phase - 1)]
+        if does == "expects":
+            return [
+                _at_barrier(site, "arrive", "expects", agents, barrier, phase, detail >> 1),
+                _at_barrier(site, "arrive", "arrives", agents, barrier, phase, 1),
+            ]
+        found: list[WarpEvents] = []
+        if does == "arrives":
+            verb, count = "arrives", lanes.bit_count()
+        else:
+            verb, count = "completes", detail >> 1
+            copy, agents = self._copy(site, cta, agents, row, operation, barrier)
+            found += copy
+        found.append(_at_barrier(site, "arrive", verb, agents, barrier, phase, count, operation))
+        if detail & 1:
+            found.append(_at_barrier(site, "complete", "phase", agents[-1:], barrier, phase))
         return found
 
     def _copy(
@@ -147,20 +224,22 @@ class NativeEvents:
     ) -> tuple[tuple[WarpEvents, WarpEvents], Agents]:
         """The issue and the completion of a copy, and its engine."""
         ((agent, lanes),) = agents
-        coordinates = tuple([(each + _SIGN & _RANGE - 1) - _SIGN for each in row[COPY_COORDINATES:]])
-        touches = self._loads(row[COPY_MAP], row[COPY_TARGET], coordinates, barrier.address, cta, barrier.cta)
+        touches = self._loads(row[COPY_MAP], row[COPY_TARGET], _coordinates(row), barrier.address, cta, barrier.cta)
         engine = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
-        rest = site.source, touches, engine_of(touches[0].space, touches[0].proxy), None, None, 0, None, number, *_PLAIN
+        rest = site.source, touches, engine_in(touches), None, None, 0, None, number, *_PLAIN
         issue = _new(WarpEvents, ("issue", "operation", agents, *rest))
         return (issue, _new(WarpEvents, ("complete", "operation", engine, *rest))), engine
 
     def _agents_of(self, number: int, lanes: int) -> tuple[Triple, Agents]:
         """The CTA of an entry, and its warps."""
         cta, warp = agent_parts(number)
-        across, down, _ = self._shape
-        index = cta % across, cta // across % down, cta // (across * down)
+        index = self._index(cta)
         first = agent_of(index, warp)
         return index, ((first, lanes),) if lanes <= WORD else warps_of(first, lanes)
+
+    def _index(self, cta: int) -> Triple:
+        across, down, _ = self._shape
+        return cta % across, cta // across % down, cta // (across * down)
 
     def _owner(self, cta: Triple, address: int) -> Triple:
         """The CTA that a shared address of a cluster belongs to."""
@@ -170,6 +249,11 @@ class NativeEvents:
 
     def _label_of(self, cta: Triple, address: int) -> BarrierName:
         return BarrierName("mbarrier", self._owner(cta, address), address, self.names[address & OFFSET_MASK])
+
+
+def _coordinates(row: list[int]) -> tuple[int, ...]:
+    """The coordinates of a copy."""
+    return tuple([(each + _SIGN & _RANGE - 1) - _SIGN for each in row[COPY_COORDINATES:]])
 
 
 def _passed(site: NativeSite, cta: Triple, agents: Agents, phase: int) -> list[WarpEvents]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
+from warploom.machine.observers.deferred import Again, Commit, Deferred, Operations, engine_in
 from warploom.machine.observers.events import (
     WORD,
     Agent,
@@ -29,6 +30,7 @@ from warploom.machine.observers.events import (
     Declared,
     Observer,
     Others,
+    Several,
     Site,
     Sites,
     Source,
@@ -41,7 +43,7 @@ from warploom.machine.observers.events import (
     agent_of,
     warps_of,
 )
-from warploom.machine.observers.native_events import NativeEvents, engine_of
+from warploom.machine.observers.native_events import NativeEvents
 from warploom.ptx.syntax.model import Instruction
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class Reporter:
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
         self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
-        self._others: list[tuple[int, WarpEvents]] = []
+        self._others: list[tuple[int, WarpEvents | Deferred]] = []
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
         self.lanes = 0
@@ -144,9 +146,7 @@ class Reporter:
         """Tell that lanes of a warp, or of a convoy from it on, have exited."""
         if not self._single:
             logged = 0 if self.log is None else self.log.count
-            self._others.append((logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT)))
-            if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
-                self.flush()
+            self._keep(logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT))
             return
         before, narrowed = self.actor, self.lanes
         self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
@@ -180,15 +180,16 @@ class Reporter:
             lanes = lanes.copy()
             lanes[places] = 0  # entries without a row
 
-        def batch(warp_events: list[tuple[int, WarpEvents]]) -> Batch:
-            def placed() -> Iterator[tuple[int, WarpEvents]]:
+        def batch(given: list[tuple[int, WarpEvents | Deferred]]) -> Batch:
+            def placed() -> Iterator[tuple[int, WarpEvents | Several]]:
                 native = [] if self.native is None else self.native.of(entries, addresses, places)
                 # An event after so many entries comes before the entry of that number.
-                every = sorted([*warp_events, *native], key=itemgetter(0))
+                every = sorted([*given, *native], key=itemgetter(0))
                 rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
                 return zip(rows, (each for _, each in every), strict=True)
 
-            count = sum([len(each.agents) for _, each in warp_events]) + made
+            totals = [len(each.agents) if isinstance(each, WarpEvents) else each.total for _, each in given]
+            count = sum(totals) + made
             return Batch(self._sites, Others(count, placed), self._shape, entries, addresses, lanes)
 
         if self._in_batches:
@@ -268,7 +269,11 @@ class Reporter:
                 for observer in self._single:
                     observer.on_event(event)
         if self._in_batches:
-            self._others.append((logged, warp_events))
+            self._keep(logged, warp_events)
+
+    def _keep(self, logged: int, events: WarpEvents | Deferred) -> None:
+        """Keep events for those that get batches, after so many entries of the log."""
+        self._others.append((logged, events))
         # Half of the log is left for the accesses until the next event.
         if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
             self.flush()
@@ -300,6 +305,34 @@ class Reporter:
         if issued is not None:
             self.effect((issued,), None)
 
+    def again(self, operations: Operations, group: CommitGroup, *, step: int) -> None:
+        """Tell that agents issue operations, as before, each of which completes here and now; they only read and write.
+
+        `group` is the first one's; those of the others follow at a distance of `step`.
+        """
+        number = self._number(len(operations))
+        self._defer(Again(operations, group, step, number, completes=self._completions))
+
+    def committed(self, touch: Touch, group: CommitGroup, barrier: BarrierName, phase: int, *, ends: bool) -> None:
+        """Tell that the actor commits operations that are complete: an arrival in a phase, which it may end."""
+        actor, (agent, lanes) = self.actor, self._one_agent()
+        declared = actor.declared.get("arrives", _UNDECLARED), actor.declared.get("phase", _UNDECLARED)
+        who = agent, lanes, actor.source
+        self._defer(Commit(who, touch, declared, group, barrier, phase, self._number(1), ends=ends))
+
+    def _one_agent(self) -> tuple[Agent, int]:
+        """The warp that acts, where it is one."""
+        lanes = self.lanes
+        return (self.actor.agent, lanes) if lanes <= WORD else warps_of(self.actor.agent, lanes)[0]
+
+    def _defer(self, events: Deferred) -> None:
+        """Report events that follow each other."""
+        if not self._single:
+            self._keep(0 if self.log is None else self.log.count, events)
+            return
+        for each in events.events():
+            self._report(each)
+
     def _tells_completion(self, touches: tuple[Touch, ...]) -> bool:
         """True if the completion of an operation is reported."""
         if self._completions or not touches:
@@ -319,8 +352,8 @@ class Reporter:
             _new(
                 WarpEvents,
                 (
-                    "issue", "operation", agents, actor.source, touches, _engine(touches), None, None, 0, group, number,
-                    True, 0, True, None,
+                    "issue", "operation", agents, actor.source, touches, engine_in(touches), None, None, 0, group,
+                    number, True, 0, True, None,
                 ),
             )
         )  # fmt: skip
@@ -375,13 +408,8 @@ class Reporter:
             _new(
                 WarpEvents,
                 (
-                    "complete", "operation", engines, source, touches, _engine(touches), None, None, 0, group, number,
+                    "complete", "operation", engines, source, touches, engine_in(touches), None, None, 0, group, number,
                     True, 0, True, None,
                 ),
             )
         )  # fmt: skip
-
-
-def _engine(touches: tuple[Touch, ...]) -> Declared:
-    """An operation's own space and proxy: those of what it touches first."""
-    return engine_of(touches[0].space, touches[0].proxy) if touches else engine_of("", "async")

@@ -12,7 +12,7 @@ gives the same bits. Everywhere else each is an operation of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,8 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.group import WARP
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
-from warploom.machine.observers.events import CommitGroup, Touch, Touches
+from warploom.machine.observers.deferred import Operations
+from warploom.machine.observers.events import CommitGroup, Touch, Touches, agent_of
 from warploom.machine.tensor.accumulators import (
     accumulator_view,
     add_products,
@@ -54,6 +55,7 @@ from warploom.ptx.isa.table import Op
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.group import Group
+    from warploom.machine.instructions.mbarrier import Mbarrier
 
 Array = npt.NDArray[Any]
 FAMILY = "sm_100"
@@ -247,7 +249,7 @@ class Run:
     advance: tuple[int, int] = (0, 0)
 
 
-def _runs(issues: list[Issue]) -> Iterator[Run]:
+def _runs(issues: Sequence[Issue]) -> Iterator[Run]:
     """Issues in runs, in order."""
     run: Run | None = None
     last = issues[0]
@@ -276,7 +278,18 @@ def reader_of(cta: Cta) -> OperandReader:
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
-    __slots__ = ("_counts", "_fenced", "_last", "_met", "_ordered_before", "_queue", "_readers", "_touched", "ctas")
+    __slots__ = (
+        "_counts",
+        "_fenced",
+        "_last",
+        "_met",
+        "_ordered_before",
+        "_queue",
+        "_readers",
+        "_reported",
+        "_touched",
+        "ctas",
+    )  # fmt: skip
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
@@ -288,6 +301,8 @@ class TensorCore:
         self._last: dict[int, tuple[Operation, ...]] = {}
         self._fenced: list[Operation] = []
         self._ordered_before: dict[int, tuple[Operation, ...]] = {}
+        self._reported: dict[tuple[Issue, ...], Operations] = {}
+        """The reports of MMAs that were issued before."""
         self._touched: dict[tuple[Any, ...], tuple[Touch, ...]] = {}
         """The touches of MMAs, which come again with every pass of a pipeline."""
 
@@ -331,17 +346,35 @@ class TensorCore:
             for column, count in _spans(issues):
                 if not memory.holds(column, count):
                     return False
+        if self.ctas[0].grid.reporter is not None:
+            self._report_again(issues)
         self._queue += issues
         return True
+
+    def _report_again(self, issues: tuple[Issue, ...]) -> None:
+        """Let observers know of MMAs of one thread that were issued before."""
+        first, cta = issues[0], issues[0].g.cta
+        grid = cta.grid
+        known = self._reported.get(issues)
+        if known is None:
+            if len(self._reported) >= _MOST_MET:
+                self._reported.clear()
+            warp, lane = divmod(first.thread, WARP)
+            agent = agent_of(cta.index, warp - cta.rank * len(cta.live))
+            known = tuple([(agent, 1 << lane, grid.source_of(issue.op), self._touches(issue)) for issue in issues])
+            self._reported[issues] = known
+        group = CommitGroup(ENGINE, self._counts.get(first.thread, -1) + 1)
+        self._counts[first.thread] = group.number + len(issues) - 1
+        assert grid.reporter is not None
+        grid.reporter.again(known, group, step=1)
 
     def complete_at_once(self, issues: tuple[Issue, ...]) -> bool:
         """Do MMAs that were issued before, where none is kept back, by their list of native calls; False, and nothing
         is done, where there is none, and for faults.
         """
-        found = self._met.get(issues)
-        if self._queue or found is None or found[0] is not self.ctas[0].grid.routines:
+        if self._queue or any(cta.state.get("tensor_core") is not self for cta in self.ctas):
             return False
-        return all(cta.state.get("tensor_core") is self for cta in self.ctas) and self._called(found)
+        return self._settled(issues)
 
     def submit(self, g: Group, op: Op, thread: int, run: Callable[[], None], touches: Touches | None = None) -> None:
         """Take another operation of a thread: it completes after the thread's earlier ones."""
@@ -355,6 +388,16 @@ class TensorCore:
         else:
             self._hand_over(g, op, thread, run, touches)
 
+    def commit_at_once(self, thread: int, barrier: Mbarrier, touch: Touch) -> None:
+        """Let a thread's commit arrive at a barrier where operations complete when they are issued, and report it."""
+        self.settle()
+        grid = self.ctas[0].grid
+        grid.effects += 1
+        phase = barrier.phase
+        barrier.arrive_unreported()
+        assert grid.reporter is not None
+        grid.reporter.committed(touch, self._next_group(thread), barrier.named, phase, ends=barrier.phase != phase)
+
     def _next_group(self, thread: int) -> CommitGroup:
         """The number of a thread's next operation, for observers."""
         number = self._counts[thread] = self._counts.get(thread, -1) + 1
@@ -364,7 +407,7 @@ class TensorCore:
         """Do the MMAs that were kept back."""
         if self._queue:
             issues, self._queue = self._queue, []
-            if self._settled(issues):
+            if self._settled(tuple(issues)):
                 return
             known: Known = {}
             for run in _runs(issues):
@@ -377,14 +420,13 @@ class TensorCore:
                     notes = (first.op.instruction.text, f"issued by {first.g.cta.name}, {first.g.name}", *error.notes)
                     raise type(error)(error.diag, first.g.grid.loc_of(first.op), notes, error.fields) from None
 
-    def _settled(self, issues: list[Issue]) -> bool:
+    def _settled(self, issues: tuple[Issue, ...]) -> bool:
         """Do MMAs by one list of native calls; False, and nothing is done, where there is none, and for faults."""
         routines, first = self.ctas[0].grid.routines, issues[0].key
         if routines is None or first is None:
             return False
-        same = tuple(issues)
-        met = self._met.get(same)
-        if met is None:
+        met = self._met.get(issues)
+        if met is None or met[0] is not routines:
             lists: dict[tuple[object, ...], tuple[object, TensorCalls | None]] = first[0].lists
             key = tuple([issue.key for issue in issues])
             found = lists.get(key)
@@ -395,7 +437,7 @@ class TensorCore:
                 found = lists[key] = routines, prepare(self.ctas, _runs(issues), routines) if plain else None
             if len(self._met) >= _MOST_MET:
                 self._met.clear()
-            met = self._met[same] = found
+            met = self._met[issues] = found
         return self._called(met)
 
     def _called(self, met: tuple[object, TensorCalls | None]) -> bool:

@@ -26,6 +26,7 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.group import LOADS, WARP, Loads
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.observers.deferred import Operations
 from warploom.machine.observers.events import WORD, CommitGroup, Touch, Touches, agent_of, lanes_as_bits
 from warploom.machine.observers.reporting import Actor, Reporter
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
@@ -40,6 +41,7 @@ Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
 _QUADRANTS = 4
+_MOST_KNOWN = 256
 _WHOLE = "32x32b"
 _SPLIT = "16x32bx2"
 
@@ -47,10 +49,12 @@ _SPLIT = "16x32bx2"
 class _Move:
     """The common part of ld and st: the shape, and the lanes that each warp of a group reaches."""
 
-    __slots__ = ("lanes", "op", "packed", "registers", "repeats", "shape", "text", "width")
+    __slots__ = ("_known", "lanes", "op", "packed", "registers", "repeats", "shape", "text", "width")
 
     def __init__(self, op: Op, listed: object) -> None:
         self.op, self.text = op, f"`{op.instruction.opcode}`"
+        self._known: dict[tuple[object, ...], Operations] = {}
+        """The operations of whole groups as they are reported, by CTA, warp and places."""
         self.shape, self.repeats = op["shape"], int(op["count"][1:])
         self.packed = bool(op["pack"] or op["unpack"])
         move = TENSOR_MOVES[self.shape]
@@ -121,12 +125,31 @@ class _Move:
         starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
         return tuple([block_of_cells(verb, g.cta.index, place[0], self.lanes, start, self.width) for start in starts])
 
+    def _operations(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> Operations:
+        """A load or store of all warps of a group, as it is reported."""
+        key = g.cta.index, g.first_warp, tuple(places), half
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            source = g.grid.source_of(self.op)
+            each = [(number, place) for number, place in enumerate(places, g.first_warp) if place is not None]
+            found = self._known[key] = tuple([
+                (agent_of(g.cta.index, warp), WORD, source, self.touches(g, verb, place, half)) for warp, place in each
+            ])  # fmt: skip
+        return found
+
     def tell(self, g: Group, what: str, places: list[tuple[int, int] | None], half: int) -> None:
         """Tell observers of a load or store of each warp of a group that is done at issue."""
         reporter = g.grid.reporter
         if reporter is None:
             return
         lanes, verb = reporter.lanes, "reads" if what == "ld" else "writes"
+        if lanes == (1 << WARP * g.warps) - 1 and (every := _alike(g, what)):
+            reporter.again(self._operations(g, verb, places, half), every[0].group, step=0)
+            for moves in every:
+                moves.count(self.op)
+            return
         for number, place in enumerate(places):
             if place is not None:
                 reporter.narrow(lanes & WORD << WARP * number)
@@ -284,9 +307,22 @@ class _Moves(Loads):
 
     def tell(self, reporter: Reporter, op: Op, touches: tuple[Touch, ...]) -> None:
         """Tell observers of a load or store that is done at issue."""
+        reporter.done(touches, self.group)
+        self.count(op)
+
+    def count(self, op: Op) -> None:
+        """Count a load or store that observers know of."""
         self._unread.add(id(op))
-        reporter.done(touches, CommitGroup(_KINDS[self.what], self._count))
         self._count += 1
+
+    @property
+    def group(self) -> CommitGroup:
+        """The number of the next one, for observers."""
+        return CommitGroup(_KINDS[self.what], self._count)
+
+    def wait_for_all(self) -> None:
+        """Take note that the warp has waited for all of them."""
+        self._unread.clear()
 
     @property
     def complete(self) -> bool:
@@ -297,8 +333,8 @@ class _Moves(Loads):
         if not self.complete:
             return False
         if g.grid.reporter is not None:
-            self._unread.clear()
-            g.grid.reporter.tell("wait", "drains", group=CommitGroup(_KINDS[self.what], self._count))
+            self.wait_for_all()
+            g.grid.reporter.tell("wait", "drains", group=self.group)
         return True
 
     def read_by(self, loads: frozenset[int]) -> bool:
@@ -331,8 +367,17 @@ _KINDS = {"ld": LOADS, "st": "tensor store"}
 
 def _moves(g: Group, what: str, number: int = 0) -> _Moves:
     """The loads or stores of a group's warp with this number."""
-    moves: _Moves = g.cta.state.setdefault((_KINDS[what], g.first_warp + number), _Moves(what))
+    key = _KINDS[what], g.first_warp + number
+    moves: _Moves | None = g.cta.state.get(key)
+    if moves is None:
+        moves = g.cta.state[key] = _Moves(what)
     return moves
+
+
+def _alike(g: Group, what: str) -> list[_Moves]:
+    """Those of all warps of a group, if as many have been issued by each of them; else nothing."""
+    every = [_moves(g, what, number) for number in range(g.warps)]
+    return every if all(each.group == every[0].group for each in every) else []
 
 
 @executes("tcgen05.wait")
@@ -349,6 +394,11 @@ def wait(op: Op) -> Run:
                 return False
         elif (reporter := g.grid.reporter) is not None:
             lanes = reporter.lanes
+            if chosen is None and lanes == (1 << WARP * g.warps) - 1 and (every := _alike(g, what)):
+                for moves in every:
+                    moves.wait_for_all()
+                reporter.tell("wait", "drains", group=every[0].group)
+                return True
             for number in range(g.warps) if chosen is None else np.flatnonzero(chosen).tolist():
                 reporter.narrow(lanes & WORD << WARP * number)
                 _moves(g, what, number).drained(g)

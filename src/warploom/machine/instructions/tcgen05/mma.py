@@ -188,14 +188,16 @@ class _Several:
 
     def __init__(self, count: int, commits: bool) -> None:
         self._count, self._commits = count, commits
-        self._known: dict[tuple[int, ...], tuple[Group, int, TensorCore, tuple[Issue, ...]]] = {}
+        self._known: dict[tuple[Group, tuple[int, ...]], tuple[int, tuple[Issue, ...]]] = {}
+        """The lane that has issued them, and the MMAs, which are the same in each CTA that the group serves."""
 
     def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...], commit: tuple[Any, ...]) -> bool:
-        found = self._known.get(values)
-        if found is None or found[0] is not g or mask is None:
+        found = self._known.get((g, values))
+        core: TensorCore | None = g.cta.state.get("tensor_core")
+        if found is None or mask is None or core is None:
             return False
-        live, (_, lane, core, issues) = mask.tobytes(), found
-        if live.count(1) != 1 or live.index(1) != lane:
+        live, (lane, issues) = mask.tobytes(), found
+        if live.count(1) != 1 or live.index(1) != lane or len(core.ctas) != issues[0].plan.group:
             return False
         if not self._commits:
             return core.repeat(issues)
@@ -213,13 +215,13 @@ class _Several:
         """Remember the MMAs if one thread has issued them and they wait for their commit."""
         core: TensorCore | None = g.cta.state.get("tensor_core")
         live = b"" if mask is None else mask.tobytes()
-        if core is None or not g.cta.mode.at_once or live.count(1) != 1:
+        if core is None or not g.cta.mode.immediate or live.count(1) != 1:
             return
         issues = core.latest(self._count)
         if len(issues) == self._count and all(issue.g is g and issue.key is not None for issue in issues):
             if len(self._known) >= _MOST_MET:
                 self._known.clear()
-            self._known[values] = g, live.index(1), core, issues
+            self._known[g, values] = live.index(1), issues
 
 
 TOGETHER["tcgen05.mma"] = "tcgen05.commit", _Several
@@ -272,6 +274,12 @@ def commit(op: Op) -> Run:
             g.grid.effects += 1
             barrier_at(g.cta, shared_address(address)).arrive(1)
             return
+        if one and g.cta.mode.immediate and peers is None and address.__class__ is int:
+            barrier = barrier_at(g.cta, shared_address(address))
+            if barrier.pending and not barrier.late:
+                (lane,) = issuers(g, mask)
+                core.commit_at_once(thread_of(g, lane), barrier, barrier_touch("arrives", g.cta, barrier.named.address))
+                return
         for lane in issuers(g, mask):
             where = shared_address(of_lane(address, lane))
             if peers is None:

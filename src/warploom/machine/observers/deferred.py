@@ -1,0 +1,143 @@
+"""Events that follow each other again and again, made when an observer looks at them.
+
+A loop issues the same MMAs with every pass, commits them to the same barriers, and loads the same columns of TMEM.
+Their events differ in phases, groups and the numbers of operations only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Protocol
+
+from warploom.machine.observers.events import (
+    Agent,
+    BarrierName,
+    CommitGroup,
+    Declared,
+    Several,
+    Source,
+    Touch,
+    Triple,
+    WarpEvents,
+)
+
+Operations = tuple[tuple[Agent, int, Source, tuple[Touch, ...]], ...]
+"""Operations: the warp and the lanes that issue each, its instruction and touches. The same object stands for the same
+operations.
+"""
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
+_PLAIN = True, 0, True, None
+"""The last fields of an event that has passed, leaves nothing, and changes memory without a clash."""
+
+
+class Deferred(Several, Protocol):
+    """Events whose number is known."""
+
+    @property
+    def total(self) -> int:
+        """The number of events."""
+        ...
+
+
+@lru_cache(maxsize=256)
+def _engine_of(space: str, proxy: str) -> Declared:
+    return Declared(space, proxy)
+
+
+def engine_in(touches: tuple[Touch, ...]) -> Declared:
+    """An operation's own space and proxy: those of what it touches first."""
+    return _engine_of(touches[0].space, touches[0].proxy) if touches else _engine_of("", "async")
+
+
+class Again:
+    """Operations that are issued one after the other, as before, each of which completes at once."""
+
+    __slots__ = (
+        "_completes", "_events", "_kind", "_number", "_operations", "_step", "cta", "group", "likeness"
+    )  # fmt: skip
+    phase = 0
+
+    def __init__(self, operations: Operations, group: CommitGroup, step: int, number: int, *, completes: bool) -> None:
+        self._operations, self._step = operations, step
+        self._kind, self.group = group
+        """The kind of their groups, and the number of the first one's; those of the others follow at a distance."""
+        self._number, self._completes = number, completes
+        """The number of the first operation, and whether their completion is reported too."""
+        self.cta: Triple = operations[0][0].cta
+        self.likeness: tuple[Hashable, object] = (self._kind, completes, step, id(operations)), operations
+        self._events: list[WarpEvents] = []
+
+    @property
+    def total(self) -> int:
+        return len(self._operations) * (1 + self._completes)
+
+    def read_from_global(self) -> Touch:
+        raise ValueError("these operations do not access global memory")
+
+    def events(self) -> list[WarpEvents]:
+        number, found = self._number, self._events
+        if found:
+            return found
+        for at, (agent, lanes, source, touches) in enumerate(self._operations):
+            group = CommitGroup(self._kind, self.group + at * self._step)
+            rest = source, touches, engine_in(touches), None, None, 0, group, number + at, *_PLAIN
+            found.append(_new(WarpEvents, ("issue", "operation", ((agent, lanes),), *rest)))
+            if self._completes:
+                engine = ((_new(Agent, (agent.cta, agent.warp, number + at)), lanes),)
+                found.append(_new(WarpEvents, ("complete", "operation", engine, *rest)))
+        return found
+
+
+class Commit:
+    """The commit of operations that are complete, to a barrier: it arrives in a phase, and may end it."""
+
+    __slots__ = ("_barrier", "_declared", "_ends", "_events", "_kind", "_number", "_touch", "_who", "cta", "group",
+                 "likeness", "phase")  # fmt: skip
+
+    def __init__(
+        self,
+        who: tuple[Agent, int, Source],
+        touch: Touch,
+        declared: tuple[Declared, Declared],
+        group: CommitGroup,
+        barrier: BarrierName,
+        phase: int,
+        number: int,
+        *,
+        ends: bool,
+    ) -> None:
+        agent, lanes, source = self._who = who
+        self._touch, self._declared, self._barrier, self._number, self._ends = touch, declared, barrier, number, ends
+        self._kind, self.group = group
+        self.phase, self.cta = phase, agent.cta
+        key = agent.warp, lanes, barrier.cta == agent.cta, barrier.address, ends, source.number
+        self.likeness: tuple[Hashable, object] = key, None
+        self._events: list[WarpEvents] = []
+
+    @property
+    def total(self) -> int:
+        return 3 + self._ends
+
+    def read_from_global(self) -> Touch:
+        raise ValueError("a commit does not access global memory")
+
+    def events(self) -> list[WarpEvents]:
+        found = self._events
+        if found:
+            return found
+        (agent, lanes, source), number, touches = self._who, self._number, (self._touch,)
+        arrives, phase = self._declared
+        rest = source, touches, engine_in(touches), None, None, 0, CommitGroup(self._kind, self.group), number, *_PLAIN
+        engine = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
+        found += [
+            _new(WarpEvents, ("issue", "operation", ((agent, lanes),), *rest)),
+            _new(WarpEvents, ("complete", "operation", engine, *rest)),
+            _new(WarpEvents, (
+                "arrive", "arrives", engine, source, (), arrives, self._barrier, self.phase, 1, None, number, *_PLAIN
+            )),
+        ]  # fmt: skip
+        if self._ends:
+            end = source, (), phase, self._barrier, self.phase, 0, None, 0, *_PLAIN
+            found.append(_new(WarpEvents, ("complete", "phase", engine, *end)))
+        return found
