@@ -37,17 +37,24 @@ def observed(name: str, call: str, observers: list[Any]) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_events_of_kernels_do_not_depend_on_the_engine(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, found, batches = Each(), Each(), Batches()
-    entries, make = [0], NativeEvents.of
+    entries, make, repeated, again = [0], NativeEvents.of, [0], reporting.Reporter.again
 
-    def counted(self: NativeEvents, *given: Any) -> list[Any]:
+    def counted(self: NativeEvents, *given: Any, **options: Any) -> Any:
         entries[0] += len(given[-1])
-        return make(self, *given)
+        return make(self, *given, **options)
+
+    def counted_again(self: reporting.Reporter, *given: Any, **options: Any) -> Any:
+        repeated[0] += 1
+        return again(self, *given, **options)
 
     monkeypatch.setattr(NativeEvents, "of", counted)
+    monkeypatch.setattr(reporting.Reporter, "again", counted_again)
     observed("numpy", call, [wanted])
     assert not entries[0]
+    repeated[0] = 0
     observed("native", call, [batches])
     assert batches.events == wanted.events
+    assert repeated[0]  # MMAs of the loop
     issued = [event.touches for event in wanted.events if event.kind == "issue" and event.touches]
     loads = sum(touches[0].space == "global" for touches in issued)
     assert entries[0] > loads > 0  # waits and arrivals too

@@ -187,8 +187,10 @@ class Shapes:
         reaching = any(touch.space == "global" for touch in touches)
         return self._number(shape, barred=barred, engine=kind == "complete" or engine != 0, reaching=reaching)
 
-    def of_several(self, part: Several, base: Triple) -> list[_Numbers]:
-        """The numbers of the events of a part, but for its own phase and group."""
+    def of_several(self, part: Several, base: Triple) -> list[_Numbers] | None:
+        """The numbers of the events of a part, but for its own phase and group; None if one of them belongs to an
+        operation that was issued before.
+        """
         key, same = part.likeness
         rank = 0 if part.cta == base else self._rank(part.cta, base)
         known = self._several.get((rank, key))
@@ -201,6 +203,8 @@ class Shapes:
             if each.kind == "issue" and each.operation:
                 issued[each.operation] = at
             elif operation := each.agents[0][0].operation:
+                if operation not in issued:
+                    return None
                 ago = at - issued[operation]
             phase = None if each.phase is None or each.barrier is None else each.phase - part.phase
             group = None if each.group is None or each.group.kind not in _NUMBERED else each.group.number - part.group
@@ -384,7 +388,12 @@ class Streams:
                 found = by_cta[cta] = place, self.of(place)
             place, stream = found
             if not isinstance(part, WarpEvents):
-                stream.add_several(part, shapes.of_several(part, stream.base))
+                several = shapes.of_several(part, stream.base)
+                if several is not None:
+                    stream.add_several(part, several)
+                    continue
+                for each in part.events():
+                    stream.add(each, shapes.of(each, stream.base))
                 continue
             stream.add(part, shapes.of(part, stream.base))
             if part.kind == "exit":

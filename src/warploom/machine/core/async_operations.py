@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from warploom.machine.core.cta import Cluster
     from warploom.machine.core.group import Group
     from warploom.machine.memory.proxy_visibility import Sight
+    from warploom.machine.observers.deferred import Again
     from warploom.machine.observers.events import CommitGroup, Touches
     from warploom.machine.observers.reporting import Issued
 
@@ -49,7 +50,7 @@ class Operation:
         self.then: list[Waitable] = []
         self.followers: list[Operation] = []
         self.awaited = self.number = self.copies = 0
-        self.issues: tuple[Issued, ...] = ()
+        self.issues: tuple[Issued | Again, ...] = ()
         self.issuer: Group | None = None
         self.sight: Sight | None = None
 

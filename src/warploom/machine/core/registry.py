@@ -43,9 +43,9 @@ class Together(Protocol):
     def learn(self, group: Any, mask: Any, values: tuple[int, ...], /) -> None: ...
 
 
-TOGETHER: dict[str, tuple[str, Callable[[int, bool], Together]]] = {}
+TOGETHER: dict[str, tuple[str, Callable[[int, Op | None], Together]]] = {}
 """The families that have such a function, each with the family of its commit. It gets the number of the instructions,
-and whether the commit is one of those that it executes."""
+and the commit if that is one of those that it executes."""
 
 
 def executes(*families: str) -> Callable[[Meaning], Meaning]:

@@ -28,8 +28,9 @@ from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
-from warploom.machine.observers.events import WORD, CommitGroup, Touch, agent_of
-from warploom.machine.observers.reporting import Actor, Issued
+from warploom.machine.observers.deferred import Again, Operations
+from warploom.machine.observers.events import WORD, CommitGroup, Touch, agent_of, warps_of
+from warploom.machine.observers.reporting import Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, native_calls, read
@@ -71,6 +72,7 @@ class Pipeline(Waitable):
         "flight",
         "hidden",
         "issued",
+        "known",
         "last",
         "marks",
         "reported",
@@ -89,7 +91,9 @@ class Pipeline(Waitable):
         self.issued = [0] * _WARPS
         self.committed: list[deque[int]] = [deque() for _ in range(_WARPS)]
         self.commits = [0] * _WARPS
-        self.reported: deque[list[Issued]] = deque()
+        self.reported: deque[list[Issued | Again]] = deque()
+        self.known: dict[tuple[Issue, ...], Operations] = {}
+        """Operations that were issued before, as they are reported."""
         self.sights: deque[Sight] = deque()
         self.marks: deque[tuple[int, int]] = deque()
         """In lockstep, for each of those in flight: the copies that native code had noted, and the latest operation."""
@@ -154,18 +158,23 @@ class Pipeline(Waitable):
             self._submit(issued)
         return True
 
-    def complete_at_once(self, count: int, routines: Routines, calls: Prepared) -> bool:
+    def complete_at_once(self, new: tuple[Issue, ...], commit: Op, routines: Routines, calls: Prepared) -> bool:
         """Issue and commit instructions for the whole warpgroup by a list of native calls, where no other is under way;
         False, and nothing is done, where that is not so.
         """
         warpgroup, issued = self.warpgroup, self.issued[0]
         grid = warpgroup.cta.grid
-        if self.flight or not warpgroup.cta.mode.at_once or not self.may_commit or grid.routines is not routines:
+        if self.flight or not warpgroup.cta.mode.immediate or not self.may_commit or grid.routines is not routines:
+            return False
+        if self.reporter is not None and (id(commit) not in grid.program.reports or not self._counts_alike):
             return False
         if not routines.calls.run(calls, warpgroup.cta.shared_memory, warpgroup.registers):
             return False
+        if self.reporter is not None:
+            reports, group = grid.program.reports[id(commit)], CommitGroup("wgmma", self.commits[0])
+            self.reporter.again_committed(self._as_reported(new), group, reports.source, reports.declared["commits"])
         grid.effects += 3
-        end = issued + count
+        end = issued + len(new)
         self.issued, self.submitted, self.completed = [end, end, end, end], end, end
         self.commits = [count + 1 for count in self.commits]
         self.notify()
@@ -303,20 +312,35 @@ class Pipeline(Waitable):
         """Let observers know of operations that the whole warpgroup issues after so many others; False where the open
         groups of its warps have different numbers.
         """
-        reporter, cta, commits = self.reporter, self.warpgroup.cta, self.commits[0]
-        assert reporter is not None
-        if self.commits.count(commits) != _WARPS:
+        if not self._counts_alike:
             return False
-        before, lanes, group = reporter.actor, reporter.lanes, CommitGroup("wgmma", commits)
-        agent = agent_of(cta.index, self.warpgroup.index * _WARPS)
-        for number, issue in enumerate(new, issued + 1):
-            reporter.acts(Actor(agent, _LANES, cta.grid.source_of(issue.multiply.op), {}))
-            self._note(number, reporter.issue_one(_touches(issue, cta.index, cta.rank), group))
-        reporter.actor, reporter.lanes = before, lanes
+        reporter, group = self.reporter, CommitGroup("wgmma", self.commits[0])
+        assert reporter is not None
+        made = reporter.again(self._as_reported(new), group, step=0, at_once=False)
+        if reporter.completions:
+            self._note(issued + 1, made)
+            self.reported.extend([] for _ in new[1:])
         return True
 
-    def _note(self, issued: int, part: Issued | None) -> None:
-        """Remember what was reported of an operation, if its completion is to be reported too."""
+    @property
+    def _counts_alike(self) -> bool:
+        """True if the open groups of all warps have the same number."""
+        return self.commits.count(self.commits[0]) == _WARPS
+
+    def _as_reported(self, new: tuple[Issue, ...]) -> Operations:
+        """Operations that the whole warpgroup issues, as they are reported."""
+        cta, found = self.warpgroup.cta, self.known.get(new)
+        if found is None:
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
+            agents = warps_of(agent_of(cta.index, self.warpgroup.index * _WARPS), _LANES)
+            found = self.known[new] = tuple([
+                (agents, cta.grid.source_of(issue.multiply.op), _touches(issue, cta.index, cta.rank)) for issue in new
+            ])  # fmt: skip
+        return found
+
+    def _note(self, issued: int, part: Issued | Again | None) -> None:
+        """Remember what was reported of an operation, or of several from it on, if its completion is to be reported."""
         if part is not None:
             at = issued - self.completed
             while at > len(self.reported):
@@ -331,7 +355,7 @@ class Pipeline(Waitable):
             and len(warps) == _WARPS
             and reporter.lanes == _LANES
             and reporter.actor.agent.warp == self.warpgroup.index * _WARPS
-            and self.commits.count(self.commits[0]) == _WARPS
+            and self._counts_alike
         )
 
     @contextmanager
@@ -390,7 +414,7 @@ class Pipeline(Waitable):
         """Let the operations up to the `end`th complete, in one go."""
         first, self.submitted = self.submitted, end
         grid, mode = self.warpgroup.cta.grid, self.warpgroup.cta.mode
-        issues: tuple[Issued, ...] = ()
+        issues: tuple[Issued | Again, ...] = ()
         if self.reported:
             parts = (self.reported[number - self.completed] for number in range(first, end))
             issues = tuple(issued for part in parts for issued in part)
@@ -530,8 +554,8 @@ class _Several:
     the bytes of shared memory.
     """
 
-    def __init__(self, count: int, commits: bool) -> None:
-        self._count, self._commits = count, commits
+    def __init__(self, count: int, commit: Op | None) -> None:
+        self._count, self._commit = count, commit
         self._known: dict[tuple[int, tuple[int, ...]], tuple[Issue, ...]] = {}
         self._calls: dict[tuple[int, tuple[int, ...]], tuple[Routines, Prepared]] = {}
         """The calls of native code that complete them."""
@@ -541,15 +565,14 @@ class _Several:
         known = self._known.get(key)
         if known is None or mask is not None or g.warps != _WARPS:
             return False
-        pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-        if pipeline is None:
-            return False
-        if not self._commits:
+        pipeline = _pipeline(g.warpgroup)
+        if self._commit is None:
             return pipeline.issue_several(known)
         calls = self._calls.get(key)
-        if calls is not None and pipeline.complete_at_once(self._count, *calls):
+        if calls is not None and pipeline.complete_at_once(known, self._commit, *calls):
             return True
-        return pipeline.may_commit and pipeline.issue_several(known) and pipeline.commit_whole()
+        unseen = pipeline.reporter is None
+        return unseen and pipeline.may_commit and pipeline.issue_several(known) and pipeline.commit_whole()
 
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
         """Remember the instructions if they wait for their commit."""
@@ -563,7 +586,7 @@ class _Several:
         latest, key = tuple(list(pipeline.flight)[-self._count :]), (g.cta.shared_memory[1], values)
         self._known[key] = latest
         routines = g.grid.routines
-        calls = native_calls(routines, latest) if self._commits else None
+        calls = None if self._commit is None else native_calls(routines, latest)
         if routines is not None and calls is not None:
             if len(self._calls) >= _MOST_KNOWN:
                 self._calls.clear()

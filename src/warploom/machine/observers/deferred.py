@@ -22,9 +22,10 @@ from warploom.machine.observers.events import (
     WarpEvents,
 )
 
-Operations = tuple[tuple[Agent, int, Source, tuple[Touch, ...]], ...]
-"""Operations: the warp and the lanes that issue each, its instruction and touches. The same object stands for the same
-operations.
+Agents = tuple[tuple[Agent, int], ...]
+Operations = tuple[tuple[Agents, Source, tuple[Touch, ...]], ...]
+"""Operations: the warps that issue each, with their lanes, its instruction and touches. The same object stands for the
+same operations.
 """
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _PLAIN = True, 0, True, None
@@ -51,26 +52,34 @@ def engine_in(touches: tuple[Touch, ...]) -> Declared:
 
 
 class Again:
-    """Operations that are issued one after the other, as before, each of which completes at once."""
+    """Operations that are issued one after the other, as before, or that complete; if both, each completes at once."""
 
-    __slots__ = (
-        "_completes", "_events", "_kind", "_number", "_operations", "_step", "cta", "group", "likeness"
-    )  # fmt: skip
+    __slots__ = ("_events", "_kind", "_number", "_operations", "_step", "_warps", "cta", "group", "likeness", "verbs")
     phase = 0
 
-    def __init__(self, operations: Operations, group: CommitGroup, step: int, number: int, *, completes: bool) -> None:
+    def __init__(
+        self, verbs: tuple[str, ...], operations: Operations, group: CommitGroup, step: int, number: int
+    ) -> None:
+        self.verbs = verbs
+        """Among `issue` and `complete`."""
         self._operations, self._step = operations, step
         self._kind, self.group = group
         """The kind of their groups, and the number of the first one's; those of the others follow at a distance."""
-        self._number, self._completes = number, completes
-        """The number of the first operation, and whether their completion is reported too."""
-        self.cta: Triple = operations[0][0].cta
-        self.likeness: tuple[Hashable, object] = (self._kind, completes, step, id(operations)), operations
+        self._number = number
+        """The number of the first warp's part of the first operation; those of the others follow."""
+        agents = operations[0][0]
+        self._warps = len(agents)
+        self.cta: Triple = agents[0][0].cta
+        self.likeness: tuple[Hashable, object] = (verbs, self._kind, step, id(operations)), operations
         self._events: list[WarpEvents] = []
 
     @property
     def total(self) -> int:
-        return len(self._operations) * (1 + self._completes)
+        return len(self._operations) * self._warps * len(self.verbs)
+
+    def completed(self) -> Again:
+        """Their completion, of operations that were issued."""
+        return Again(("complete",), self._operations, CommitGroup(self._kind, self.group), self._step, self._number)
 
     def read_from_global(self) -> Touch:
         raise ValueError("these operations do not access global memory")
@@ -79,13 +88,18 @@ class Again:
         number, found = self._number, self._events
         if found:
             return found
-        for at, (agent, lanes, source, touches) in enumerate(self._operations):
+        for at, (agents, source, touches) in enumerate(self._operations):
             group = CommitGroup(self._kind, self.group + at * self._step)
-            rest = source, touches, engine_in(touches), None, None, 0, group, number + at, *_PLAIN
-            found.append(_new(WarpEvents, ("issue", "operation", ((agent, lanes),), *rest)))
-            if self._completes:
-                engine = ((_new(Agent, (agent.cta, agent.warp, number + at)), lanes),)
-                found.append(_new(WarpEvents, ("complete", "operation", engine, *rest)))
+            rest = source, touches, engine_in(touches), None, None, 0, group, number, *_PLAIN
+            for verb in self.verbs:
+                who = agents
+                if verb == "complete":
+                    engines = enumerate(agents, number)
+                    who = tuple(
+                        [(_new(Agent, (agent.cta, agent.warp, each)), lanes) for each, (agent, lanes) in engines]
+                    )
+                found.append(_new(WarpEvents, (verb, "operation", who, *rest)))
+            number += self._warps
         return found
 
 

@@ -7,7 +7,7 @@ before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
@@ -160,11 +160,16 @@ class NativeEvents:
         ends = (some[:, CHANGES + 1] & np.uint64(1)).astype(np.int64)
         return found, int((each[sites] * warps + ending[sites] * ends).sum(dtype=np.int64))
 
-    def of(self, entries: Array, rows: Array, places: Array) -> list[tuple[int, Several]]:
+    def of(
+        self, entries: Array, rows: Array, places: Array, *, deferred: bool
+    ) -> Sequence[tuple[int, WarpEvents | Several]]:
         """The events of some entries, each with the place of its entry; `rows` are those of the entries' addresses."""
         if not len(places):
             return []
         some = _Some(entries[places], rows[places, : COPY_COORDINATES + _COORDINATES])
+        if not deferred:
+            each_of = zip(places.tolist(), some.lists, strict=True)
+            return [(place, event) for place, lists in each_of for event in self.events(*lists)]
         words = some.entries
         sites = words[:, SITE]
         syncs, loads = (

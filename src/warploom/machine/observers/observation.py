@@ -313,7 +313,7 @@ def native_site(op: Op, grid: Grid) -> NativeSite | None:
     return NativeSite(does, grid.source_of(op), declared, int(index.value) if isinstance(index, Immediate) else -1)
 
 
-class _Reports:
+class Reports:
     """The events that an instruction makes by itself, worked out once for a program."""
 
     def __init__(self, op: Op, source: Source) -> None:
@@ -335,11 +335,11 @@ class _Reports:
 _ROWS = frozenset({"ld", "st", "ldmatrix", "stmatrix"})
 
 
-def _reports(op: Op, grid: Grid) -> _Reports:
-    known: dict[int, _Reports] = grid.program.reports
+def _reports(op: Op, grid: Grid) -> Reports:
+    known: dict[int, Reports] = grid.program.reports
     found = known.get(id(op))
     if found is None:
-        found = known[id(op)] = _Reports(op, grid.source_of(op))  # which keeps the op, and thus its identity
+        found = known[id(op)] = Reports(op, grid.source_of(op))  # which keeps the op, and thus its identity
     return found
 
 
@@ -371,7 +371,7 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     return wrapped
 
 
-def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> Any:
+def _accessing(reports: Reports, run: Any, grid: Grid, reporter: Reporter) -> Any:
     """The function of an instruction that accesses memory at addresses that its lanes give."""
     op, source, declared = reports.op, reports.source, reports.declared
     places, width, givers, has_outputs = reports.places, reports.width, reports.givers, reports.has_outputs
@@ -421,7 +421,7 @@ def _accessing(reports: _Reports, run: Any, grid: Grid, reporter: Reporter) -> A
 class _Log:
     """Adds the accesses of an instruction to the log of native code: one entry for all warps of a group."""
 
-    def __init__(self, reports: _Reports, grid: Grid, reporter: Reporter) -> None:
+    def __init__(self, reports: Reports, grid: Grid, reporter: Reporter) -> None:
         self._reporter, self._number = reporter, grid.number_of(reports.op)
         self._is_shared = reports.here[0][2].space == "shared"
         self._site = site(reports.op, grid)

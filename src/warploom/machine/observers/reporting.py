@@ -8,7 +8,7 @@ asynchronous operation is issued and when it completes. Without observers there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,7 +112,8 @@ class Reporter:
         self._sites = Sites(site)
         self._in_batches = [each.on_events for each in self.observers if isinstance(each, BatchObserver)]
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
-        self._completions = any(getattr(each, "needs_completions", True) for each in self.observers)
+        self.completions = any(getattr(each, "needs_completions", True) for each in self.observers)
+        """True if the completion of every operation is reported."""
         self._others: list[tuple[int, WarpEvents | Deferred]] = []
         """Events for those that get batches, each after so many entries of the log."""
         self.actor = _NOBODY
@@ -182,7 +183,7 @@ class Reporter:
 
         def batch(given: list[tuple[int, WarpEvents | Deferred]]) -> Batch:
             def placed() -> Iterator[tuple[int, WarpEvents | Several]]:
-                native = [] if self.native is None else self.native.of(entries, addresses, places)
+                native = [] if self.native is None else self.native.of(entries, addresses, places, deferred=many)
                 # An event after so many entries comes before the entry of that number.
                 every = sorted([*given, *native], key=itemgetter(0))
                 rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
@@ -192,6 +193,7 @@ class Reporter:
             count = sum(totals) + made
             return Batch(self._sites, Others(count, placed), self._shape, entries, addresses, lanes)
 
+        many = bool(self._in_batches)
         if self._in_batches:
             whole = batch(others)
             for on_events in self._in_batches:
@@ -305,25 +307,39 @@ class Reporter:
         if issued is not None:
             self.effect((issued,), None)
 
-    def again(self, operations: Operations, group: CommitGroup, *, step: int) -> None:
-        """Tell that agents issue operations, as before, each of which completes here and now; they only read and write.
-
-        `group` is the first one's; those of the others follow at a distance of `step`.
+    def again(self, operations: Operations, group: CommitGroup, *, step: int, at_once: bool) -> Again:
+        """Tell that agents issue operations, as before, which only read and write; `at_once` if each completes here and
+        now. `group` is the first one's; those of the others follow at a distance of `step`.
         """
-        number = self._number(len(operations))
-        self._defer(Again(operations, group, step, number, completes=self._completions))
+        number = self._number(len(operations) * len(operations[0][0]))
+        verbs = ("issue", "complete") if at_once and self.completions else ("issue",)
+        made = Again(verbs, operations, group, step, number)
+        self._defer(made)
+        return made
 
-    def committed(self, touch: Touch, group: CommitGroup, barrier: BarrierName, phase: int, *, ends: bool) -> None:
-        """Tell that the actor commits operations that are complete: an arrival in a phase, which it may end."""
-        actor, (agent, lanes) = self.actor, self._one_agent()
-        declared = actor.declared.get("arrives", _UNDECLARED), actor.declared.get("phase", _UNDECLARED)
-        who = agent, lanes, actor.source
-        self._defer(Commit(who, touch, declared, group, barrier, phase, self._number(1), ends=ends))
+    def again_committed(self, operations: Operations, group: CommitGroup, source: Source, declared: Declared) -> None:
+        """Tell that warps issue operations, as before, and commit them, and that all complete."""
+        made = self.again(operations, group, step=0, at_once=False)
+        agents = operations[0][0]
+        fields = "issue", "commits", agents, source, (), declared, None, None, 0, group, 0, True, 0, True, None
+        self._report(_new(WarpEvents, fields))
+        if self.completions:
+            self._defer(made.completed())
 
-    def _one_agent(self) -> tuple[Agent, int]:
-        """The warp that acts, where it is one."""
-        lanes = self.lanes
-        return (self.actor.agent, lanes) if lanes <= WORD else warps_of(self.actor.agent, lanes)[0]
+    def committed(
+        self,
+        who: tuple[Agent, int, Source],
+        touch: Touch,
+        declared: Mapping[str, Declared],
+        group: CommitGroup,
+        barrier: BarrierName,
+        phase: int,
+        *,
+        ends: bool,
+    ) -> None:
+        """Tell that a warp commits operations that are complete: it arrives in a phase of a barrier, and may end it."""
+        of_events = declared.get("arrives", _UNDECLARED), declared.get("phase", _UNDECLARED)
+        self._defer(Commit(who, touch, of_events, group, barrier, phase, self._number(1), ends=ends))
 
     def _defer(self, events: Deferred) -> None:
         """Report events that follow each other."""
@@ -335,7 +351,7 @@ class Reporter:
 
     def _tells_completion(self, touches: tuple[Touch, ...]) -> bool:
         """True if the completion of an operation is reported."""
-        if self._completions or not touches:
+        if self.completions or not touches:
             return True
         for touch in touches:  # noqa: SIM110  (it is executed for every operation)
             if touch.verb not in ("reads", "writes"):
@@ -381,11 +397,14 @@ class Reporter:
         count(size)
         self.actor, self.lanes = before, lanes
 
-    def effect(self, issues: tuple[Issued, ...], run: Callable[[], None] | None) -> None:
+    def effect(self, issues: tuple[Issued | Again, ...], run: Callable[[], None] | None) -> None:
         """Tell that operations complete; `run` is their effect, and what it reports is done by their engine."""
         before, lanes = self.actor, self.lanes
         for issued in issues:
-            if self._tells_completion(issued.touches):
+            if isinstance(issued, Again):
+                if self.completions:
+                    self._defer(issued.completed())
+            elif self._tells_completion(issued.touches):
                 self._complete(issued)
         if run is not None:
             run()

@@ -28,10 +28,11 @@ from warploom.hardware.tmem import PLACEMENTS, QUADRANT, Placement
 from warploom.machine.copy.bulk import require_live, submit
 from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.group import WARP
+from warploom.machine.instructions.mbarrier import Mbarrier, barrier_touch_of
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
 from warploom.machine.observers.deferred import Operations
-from warploom.machine.observers.events import CommitGroup, Touch, Touches, agent_of
+from warploom.machine.observers.events import Agent, CommitGroup, Touch, Touches, agent_of
 from warploom.machine.tensor.accumulators import (
     accumulator_view,
     add_products,
@@ -55,7 +56,7 @@ from warploom.ptx.isa.table import Op
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.group import Group
-    from warploom.machine.instructions.mbarrier import Mbarrier
+    from warploom.machine.observers.observation import Reports
 
 Array = npt.NDArray[Any]
 FAMILY = "sm_100"
@@ -347,11 +348,11 @@ class TensorCore:
                 if not memory.holds(column, count):
                     return False
         if self.ctas[0].grid.reporter is not None:
-            self._report_again(issues)
+            self.report_again(issues)
         self._queue += issues
         return True
 
-    def _report_again(self, issues: tuple[Issue, ...]) -> None:
+    def report_again(self, issues: tuple[Issue, ...]) -> None:
         """Let observers know of MMAs of one thread that were issued before."""
         first, cta = issues[0], issues[0].g.cta
         grid = cta.grid
@@ -359,14 +360,13 @@ class TensorCore:
         if known is None:
             if len(self._reported) >= _MOST_MET:
                 self._reported.clear()
-            warp, lane = divmod(first.thread, WARP)
-            agent = agent_of(cta.index, warp - cta.rank * len(cta.live))
-            known = tuple([(agent, 1 << lane, grid.source_of(issue.op), self._touches(issue)) for issue in issues])
+            agents = (self._agent(cta, first.thread),)
+            known = tuple([(agents, grid.source_of(issue.op), self._touches(issue)) for issue in issues])
             self._reported[issues] = known
         group = CommitGroup(ENGINE, self._counts.get(first.thread, -1) + 1)
         self._counts[first.thread] = group.number + len(issues) - 1
         assert grid.reporter is not None
-        grid.reporter.again(known, group, step=1)
+        grid.reporter.again(known, group, step=1, at_once=True)
 
     def complete_at_once(self, issues: tuple[Issue, ...]) -> bool:
         """Do MMAs that were issued before, where none is kept back, by their list of native calls; False, and nothing
@@ -388,15 +388,21 @@ class TensorCore:
         else:
             self._hand_over(g, op, thread, run, touches)
 
-    def commit_at_once(self, thread: int, barrier: Mbarrier, touch: Touch) -> None:
-        """Let a thread's commit arrive at a barrier where operations complete when they are issued, and report it."""
-        self.settle()
-        grid = self.ctas[0].grid
+    def _agent(self, cta: Cta, thread: int) -> tuple[Agent, int]:
+        """A thread of a CTA as the agent of events: its warp, and its lane as bits."""
+        warp, lane = divmod(thread, WARP)
+        return agent_of(cta.index, warp - cta.rank * len(cta.live)), 1 << lane
+
+    def commit_at_once(self, cta: Cta, thread: int, barrier: Mbarrier, reports: Reports) -> None:
+        """Let a thread of a CTA commit operations, which are complete, to a barrier of the CTA, and report that."""
+        grid, phase = cta.grid, barrier.phase
         grid.effects += 1
-        phase = barrier.phase
         barrier.arrive_unreported()
         assert grid.reporter is not None
-        grid.reporter.committed(touch, self._next_group(thread), barrier.named, phase, ends=barrier.phase != phase)
+        who, group = (*self._agent(cta, thread), reports.source), self._next_group(thread)
+        ends, name = barrier.phase != phase, barrier.named
+        touch = barrier_touch_of("arrives", name.cta, name.address)
+        grid.reporter.committed(who, touch, reports.declared, group, name, phase, ends=ends)
 
     def _next_group(self, thread: int) -> CommitGroup:
         """The number of a thread's next operation, for observers."""

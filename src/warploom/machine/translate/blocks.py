@@ -106,12 +106,8 @@ class BlockWriter:
         lines.op = None
         lines.add(f"return {block.next if block.next is not None else self.program.flow.exit}")
 
-    def together(
-        self, ops: list[Op], at: int, is_uniform: Callable[[Writer, Op], bool], *, commits: bool
-    ) -> Together | None:
-        """The instructions from one on that are executed together, if there are several of its family; with their
-        commit if `commits`, which observers see by itself.
-        """
+    def together(self, ops: list[Op], at: int, is_uniform: Callable[[Writer, Op], bool]) -> Together | None:
+        """The instructions from one on that are executed together, if there are several of its family."""
         first, found = ops[at], list[Op]()
         if first.family not in TOGETHER:
             return None
@@ -131,7 +127,7 @@ class BlockWriter:
             return None
         following = ops[at + covered] if at + covered < len(ops) else None
         commit = None
-        if commits and following is not None and following.instruction.guard == first.instruction.guard:
+        if following is not None and following.instruction.guard == first.instruction.guard:
             takes_part = following.family == TOGETHER[first.family][0] and self._is_shared(following)
             commit = following if takes_part else None
         return Together(between, covered + (commit is not None), lambda: self._write_together(found, commit))
@@ -139,7 +135,8 @@ class BlockWriter:
     def _write_together(self, found: list[Op], commit: Op | None) -> None:
         first = found[0]
         self.lines.op = first
-        name = self.program.together(self.program.numbers[id(first)], len(found), commit is not None)
+        numbers = self.program.numbers
+        name = self.program.together(numbers[id(first)], len(found), -1 if commit is None else numbers[id(commit)])
         close = self.w.guard(first.instruction.guard)
         slots = [(op, slot) for op in found for slot in op.form.slots if slot.kind not in _OUTPUTS]
         texts = [self._argument(op, slot) for op, slot in slots]

@@ -66,6 +66,7 @@ NOTHING = frozenset({"prefetch", "prefetch.tensormap", "discard", "applypriority
 _FENCES = frozenset({"fence", "fence.tensormap", "fence.proxy.async", "griddepcontrol"})
 """Instructions that change nothing where memory has one view."""
 _IN_ORDER = frozenset({"wgmma.fence", "tcgen05.fence"})
+_NOTED = frozenset({"fence", "fence.proxy.async", *_IN_ORDER})
 """Instructions that whole warps execute, and that change nothing where operations complete at once."""
 
 
@@ -165,9 +166,7 @@ class TableWriter:
             if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
                 self._branch(blocks, block, op)
                 return
-            commits, together = not self.logged, None
-            if self._at_once:
-                together = blocks.together(block.ops, at, self.is_uniform, commits=commits)
+            together = blocks.together(block.ops, at, self.is_uniform) if self._at_once else None
             if together is not None:
                 for each in together.between:
                     self._instruction(blocks, each)
@@ -264,9 +263,11 @@ class TableWriter:
         family = op.form.family
         if family in NOTHING or (family in _FENCES and self.is_plain):
             return []
-        plain = op.instruction.guard is None and not self.masked and not self.logged
-        if family in _IN_ORDER and self._at_once and plain:
+        plain = op.instruction.guard is None and not self.masked
+        if family in _IN_ORDER and self._at_once and plain and not self.logged:
             return []
+        if self.logged and self._at_once and plain and family in _NOTED and len(op.form.effects) == 1:
+            return [self._note(op)]
         if self._is_parameter(op):
             return self._parameter(op)
         guard, last = op.instruction.guard, list[Word]()

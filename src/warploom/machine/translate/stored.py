@@ -50,7 +50,7 @@ def _restored(
     file: str,
     recipes: Any,
     runs: list[int],
-    batches: list[tuple[int, int, bool]],
+    batches: list[tuple[int, int, int]],
     stored: Any,
     analyses: dict[str, Any],
 ) -> Program:

@@ -137,8 +137,8 @@ class Program:
     functions: dict[str, Any] = field(default_factory=dict)
     recipes: dict[Recipe, str] = field(default_factory=dict)
     runs: dict[str, Op] = field(default_factory=dict)
-    batches: list[tuple[int, int, bool]] = field(default_factory=list)
-    """The instructions that are executed together: the first, how many, and whether a commit ends them."""
+    batches: list[tuple[int, int, int]] = field(default_factory=list)
+    """The instructions that are executed together: the first, how many, and the commit that ends them, or -1."""
     reports: dict[int, Any] = field(default_factory=dict)
     """The events of instructions, by the identity of their `Op`, as `observers/observation.py` works them out."""
     stored: dict[str, StoredText] = field(default_factory=dict)
@@ -220,12 +220,14 @@ class Program:
             self.runs[name] = op
         return name
 
-    def together(self, first: int, count: int, commits: bool) -> str:
-        """The name of the function that executes several instructions together, perhaps with their commit."""
-        name = f"{'C' if commits else 'B'}{first}"
+    def together(self, first: int, count: int, commit: int) -> str:
+        """The name of the function that executes several instructions together, by the number of the first; that of
+        their commit is -1 if it does not execute one.
+        """
+        name = f"B{first}"
         if name not in self.functions:
-            self.functions[name] = TOGETHER[self.ops[first].family][1](count, commits)
-            self.batches.append((first, count, commits))
+            self.functions[name] = TOGETHER[self.ops[first].family][1](count, self.ops[commit] if commit >= 0 else None)
+            self.batches.append((first, count, commit))
         return name
 
     @cached_property

@@ -135,7 +135,8 @@ class _Move:
             source = g.grid.source_of(self.op)
             each = [(number, place) for number, place in enumerate(places, g.first_warp) if place is not None]
             found = self._known[key] = tuple([
-                (agent_of(g.cta.index, warp), WORD, source, self.touches(g, verb, place, half)) for warp, place in each
+                (((agent_of(g.cta.index, warp), WORD),), source, self.touches(g, verb, place, half))
+                for warp, place in each
             ])  # fmt: skip
         return found
 
@@ -146,7 +147,7 @@ class _Move:
             return
         lanes, verb = reporter.lanes, "reads" if what == "ld" else "writes"
         if lanes == (1 << WARP * g.warps) - 1 and (every := _alike(g, what)):
-            reporter.again(self._operations(g, verb, places, half), every[0].group, step=0)
+            reporter.again(self._operations(g, verb, places, half), every[0].group, step=0, at_once=True)
             for moves in every:
                 moves.count(self.op)
             return

@@ -186,29 +186,36 @@ def multiply_accumulate(op: Op) -> Run:
 class _Several:
     """MMAs that one thread issues one after the other, and perhaps commits, by the values of their operands."""
 
-    def __init__(self, count: int, commits: bool) -> None:
-        self._count, self._commits = count, commits
+    def __init__(self, count: int, commit: Op | None) -> None:
+        self._count, self._commit = count, commit
         self._known: dict[tuple[Group, tuple[int, ...]], tuple[int, tuple[Issue, ...]]] = {}
         """The lane that has issued them, and the MMAs, which are the same in each CTA that the group serves."""
 
     def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...], commit: tuple[Any, ...]) -> bool:
         found = self._known.get((g, values))
-        core: TensorCore | None = g.cta.state.get("tensor_core")
-        if found is None or mask is None or core is None:
+        if found is None or mask is None:
             return False
         live, (lane, issues) = mask.tobytes(), found
-        if live.count(1) != 1 or live.index(1) != lane or len(core.ctas) != issues[0].plan.group:
+        if live.count(1) != 1 or live.index(1) != lane:
             return False
-        if not self._commits:
+        core = tensor_core(g.cta, issues[0].plan.group)
+        if self._commit is None:
             return core.repeat(issues)
         (address, *peers), cta = commit, g.cta
         barrier = cta.mbarriers.get(address & OFFSET_MASK)
         if barrier is None or address >> RANK_SHIFT != cta.rank or not barrier.valid or any(peers):
             return False
+        reports = g.grid.program.reports.get(id(self._commit))
+        if g.grid.reporter is not None and (reports is None or not barrier.pending or barrier.late):
+            return False
         if not core.complete_at_once(issues):
             return False
-        g.grid.effects += 1
-        barrier.arrive(1)
+        if reports is None or g.grid.reporter is None:
+            g.grid.effects += 1
+            barrier.arrive(1)
+            return True
+        core.report_again(issues)
+        core.commit_at_once(cta, issues[0].thread, barrier, reports)
         return True
 
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
@@ -275,10 +282,11 @@ def commit(op: Op) -> Run:
             barrier_at(g.cta, shared_address(address)).arrive(1)
             return
         if one and g.cta.mode.immediate and peers is None and address.__class__ is int:
-            barrier = barrier_at(g.cta, shared_address(address))
+            barrier, reports = barrier_at(g.cta, shared_address(address)), g.grid.program.reports[id(op)]
             if barrier.pending and not barrier.late:
                 (lane,) = issuers(g, mask)
-                core.commit_at_once(thread_of(g, lane), barrier, barrier_touch("arrives", g.cta, barrier.named.address))
+                core.settle()
+                core.commit_at_once(g.cta, thread_of(g, lane), barrier, reports)
                 return
         for lane in issuers(g, mask):
             where = shared_address(of_lane(address, lane))
