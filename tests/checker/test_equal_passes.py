@@ -215,7 +215,7 @@ def judged(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch, budget
 def of_every_event(launch: Launch, profile: str, monkeypatch: pytest.MonkeyPatch, budget: int = 0) -> Report:
     """The report of a check that judges each event by itself."""
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "Clusters", lambda checker, _: Direct(checker))
+        patch.setattr(runs, "Clusters", lambda checker, *_: Direct(checker))
         return warploom.check(launch, profile=profile, budget=budget)
 
 

@@ -11,6 +11,8 @@ from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.dependent_launch import early_accesses
 from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
+from warploom.checker.event_streams import Shapes
+from warploom.checker.model.clocks import Triple
 from warploom.checker.model.registers import hazards
 from warploom.checker.recurrence.sizes import Family
 from warploom.checker.redundancy import redundant as remarks
@@ -149,6 +151,8 @@ class _Judged:
     """Sizes that a proof was asked for and not found, each with the reason."""
     places: dict[str, str] = field(default_factory=dict)
     """By assumption, the lines that need it."""
+    shapes: dict[Triple, Shapes] = field(default_factory=dict)
+    """What is known of events from the runs before, by the shape of the cluster."""
 
     def __post_init__(self) -> None:
         self.rules = Rules(self.profile)
@@ -180,10 +184,13 @@ class _Judged:
             self.rules.assumed["clc-answers"] += 1
             kinds.discard("clc")
         self.reasons += [self._because(kind, found, program) for kind in sorted(kinds)]
+        self.shapes.clear()
 
     def _observe(self, sms: int | None, *, refuses: bool = False) -> Checked:
         """Run on copies of the arrays under the eye of a checker."""
-        checked = checked_run(self.launch_, self.rules, self.findings, sms=sms, limit=self.limit, refuses=refuses)
+        checked = checked_run(
+            self.launch_, self.rules, self.findings, sms=sms, limit=self.limit, refuses=refuses, shapes=self.shapes
+        )
         checker, self.error = checked.checker, checked.error
         self.used += checked.used
         self.events += checker.events

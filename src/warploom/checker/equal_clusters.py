@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.checker.equal_passes import Passes
-from warploom.checker.event_streams import SHAPE, Stream, Streams, events_of, global_touches
+from warploom.checker.event_streams import SHAPE, Shapes, Stream, Streams, events_of, global_touches
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import GlobalTouch, Unjudged, is_strong
 from warploom.checker.observer import Checker
@@ -58,13 +58,17 @@ class _Model:
 class Clusters:
     """An observer that hands the events of a run to a checker, cluster by cluster where that is the same.
 
-    With `reach`, how far back events may refer, equal passes of loops are judged once.
+    With `reach`, how far back events may refer, equal passes of loops are judged once. `shapes` has those of other runs
+    of the launch, by the shape of the cluster.
     """
 
     needs_completions = False
 
-    def __init__(self, checker: Checker, reach: Reach | None = None) -> None:
+    def __init__(
+        self, checker: Checker, reach: Reach | None = None, shapes: dict[Triple, Shapes] | None = None
+    ) -> None:
         self.checker, self._reach = checker, reach
+        self._shapes = {} if shapes is None else shapes
         self._streams = Streams((1, 1, 1), 0)
         self.models: list[_Model] = []
         self._misses = 0
@@ -83,7 +87,7 @@ class Clusters:
         self.shape = started.cluster
         size = self.shape[0] * self.shape[1] * self.shape[2]
         threads = size * started.block[0] * started.block[1] * started.block[2]
-        self._streams = Streams(self.shape, threads)
+        self._streams = Streams(self.shape, threads, self._shapes.setdefault(self.shape, Shapes(self.shape)))
         if started.shape[0] * started.shape[1] * started.shape[2] <= size:
             self._is_direct = self._reach is None
             self._alone = self._passes((0, 0, 0))

@@ -9,6 +9,7 @@ of the other's. Shapes are of one *sort* if they differ in places of shared memo
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ Deferred = tuple[Several, int]
 """One of several events that are made when they are looked at, by its number."""
 Item = WarpEvents | Row | Deferred
 SHAPE, PHASE, GROUP, OPERATION = range(4)
+_FIELDS = 4
 NONE = -1
 _NUMBERED = frozenset({"wgmma", "tcgen05", "tensor load", "tensor store"})
 """Kinds of groups whose numbers the checker looks at; of the others it counts the commits."""
@@ -40,12 +42,24 @@ _WORD = 4
 
 
 class _Numbers(NamedTuple):
-    """The numbers of one of several events: its shape, and its phase and group relative to those of the part."""
+    """The rows of several events, one after the other, with phases and groups relative to those of the part."""
 
-    shape: int
-    phase: int | None
-    group: int | None
-    ago: int
+    rows: list[int]
+    phases: list[int]
+    groups: list[int]
+    """The places of phases and groups among them."""
+
+    def of(self, part: Several) -> list[int]:
+        """The rows of a part."""
+        rows = self.rows.copy()
+        for at in self.phases:
+            rows[at] += part.phase
+        for at in self.groups:
+            rows[at] += part.group
+        return rows
+
+    def __len__(self) -> int:
+        return len(self.rows) // _FIELDS
 
 
 class Shapes:
@@ -58,7 +72,7 @@ class Shapes:
         """Those of touches, by their identity."""
         self._contents: dict[int, tuple[Array, bytes]] = {}
         """The contents of their addresses, which several may share."""
-        self._several: dict[tuple[int, Hashable], tuple[object, list[_Numbers]]] = {}
+        self._several: dict[tuple[int, Hashable], tuple[object, _Numbers]] = {}
         """Those of events that follow each other, by the rank of their CTA and what they have in common."""
         self._barred: list[bool] = []
         self._engine: list[bool] = []
@@ -187,16 +201,14 @@ class Shapes:
         reaching = any(touch.space == "global" for touch in touches)
         return self._number(shape, barred=barred, engine=kind == "complete" or engine != 0, reaching=reaching)
 
-    def of_several(self, part: Several, base: Triple) -> list[_Numbers] | None:
-        """The numbers of the events of a part, but for its own phase and group; None if one of them belongs to an
-        operation that was issued before.
-        """
+    def of_several(self, part: Several, base: Triple) -> _Numbers | None:
+        """The numbers of the events of a part, None if one of them belongs to an operation that was issued before."""
         key, same = part.likeness
         rank = 0 if part.cta == base else self._rank(part.cta, base)
         known = self._several.get((rank, key))
         if known is not None and known[0] is same:
             return known[1]
-        found: list[_Numbers] = []
+        found = _Numbers([], [], [])
         issued: dict[int, int] = {}
         for at, each in enumerate(part.events()):
             ago = 0
@@ -206,9 +218,14 @@ class Shapes:
                 if operation not in issued:
                     return None
                 ago = at - issued[operation]
-            phase = None if each.phase is None or each.barrier is None else each.phase - part.phase
-            group = None if each.group is None or each.group.kind not in _NUMBERED else each.group.number - part.group
-            found.append(_Numbers(self.of(each, base), phase, group, ago))
+            phase = group = NONE
+            if each.phase is not None and each.barrier is not None:
+                phase = each.phase - part.phase
+                found.phases.append(len(found.rows) + PHASE)
+            if each.group is not None and each.group.kind in _NUMBERED:
+                group = each.group.number - part.group
+                found.groups.append(len(found.rows) + GROUP)
+            found.rows.extend((self.of(each, base), phase, group, ago))
         if len(self._several) >= _MOST_TOUCHES:
             self._several.clear()
         self._several[rank, key] = same, found
@@ -262,10 +279,10 @@ class Shapes:
 def _span(space: str, rank: int, addresses: Array, width: int) -> Span:
     """The bytes, or columns, of an access."""
     if space == "tensor":
-        addresses, width = addresses & 0xFFFF, (width + _WORD - 1) // _WORD
+        places, width = (addresses & 0xFFFF).tolist(), (width + _WORD - 1) // _WORD
     else:
-        addresses = addresses & OFFSET
-    return Span((space, rank), int(addresses.min()), int(addresses.max()) + width, int(addresses[0]))
+        places = (addresses & OFFSET).tolist()
+    return Span((space, rank), min(places), max(places) + width, places[0])
 
 
 class Stream:
@@ -277,8 +294,9 @@ class Stream:
         self.left = threads
         """Threads that have not exited."""
         self.items: list[Item] = []
-        self._rows: list[tuple[int, int, int, int]] = []
-        self._table = np.zeros((0, 4), np.int64)
+        self._rows: list[int] = []
+        """Their numbers, row after row, as far as they are not in the table."""
+        self._table = np.zeros((0, _FIELDS), np.int64)
         self._issued: dict[int, int] = {}
         """The places of events that issue operations."""
         self._taken = 0
@@ -303,26 +321,25 @@ class Stream:
             ago = self._taken + len(self.items) - before if before >= 0 else -operation
         phase = NONE if now is None or barrier is None else now
         numbered = NONE if group is None or group.kind not in _NUMBERED else group.number
-        self._rows.append((shape, phase, numbered, ago))
+        self._rows += (shape, phase, numbered, ago)
         self.items.append(warp_events)
 
-    def add_several(self, part: Several, numbers: list[_Numbers]) -> None:
+    def add_several(self, part: Several, numbers: _Numbers) -> None:
         """Append events that follow each other."""
-        phase_0, group_0, rows, items = part.phase, part.group, self._rows, self.items
-        for at, (shape, phase, group, ago) in enumerate(numbers):
-            now, numbered = NONE if phase is None else phase_0 + phase, NONE if group is None else group_0 + group
-            rows.append((shape, now, numbered, ago))
-            items.append((part, at))
+        self._rows += numbers.of(part)
+        self.items += zip(repeat(part), range(len(numbers)), strict=False)
 
-    def add_row(self, rows: Rows, number: int, shape: int) -> None:
-        """Append a row."""
-        self._rows.append((shape, NONE, NONE, 0))
-        self.items.append((rows, number))
+    def add_rows(self, rows: Rows, first: int, numbers: list[int]) -> None:
+        """Append rows that follow each other, from the number of the first one on, with the numbers of their shapes."""
+        for shape in numbers:
+            self._rows += (shape, NONE, NONE, 0)
+        self.items += zip(repeat(rows), range(first, first + len(numbers)), strict=False)
 
     def table(self) -> Array:
         """The numbers of all events."""
         if self._rows:
-            self._table = np.concatenate((self._table, np.array(self._rows, np.int64)))
+            more = np.array(self._rows, np.int64).reshape(-1, _FIELDS)
+            self._table = np.concatenate((self._table, more)) if len(self._table) else more
             self._rows = []
         return self._table
 
@@ -365,8 +382,8 @@ def global_touches(item: Item) -> list[Touch]:
 class Streams:
     """The streams of the clusters that run."""
 
-    def __init__(self, cluster: Triple, threads: int) -> None:
-        self.shapes = Shapes(cluster)
+    def __init__(self, cluster: Triple, threads: int, shapes: Shapes | None = None) -> None:
+        self.shapes = Shapes(cluster) if shapes is None else shapes
         self._cluster, self._threads = cluster, threads
         self.by_place: dict[Triple, Stream] = {}
 
@@ -378,9 +395,8 @@ class Streams:
         at, (x, y, z) = 0, self._cluster
         by_cta: dict[Triple, tuple[Triple, Stream]] = {}
         for row, part in batch.others.parts:
-            for number in range(at, row):
-                streams[number].add_row(rows, number, numbers[number])
-            at = row
+            while at < row:
+                at = self._add_rows(rows, streams, numbers, at, row)
             cta = part.agents[0][0].cta if isinstance(part, WarpEvents) else part.cta
             found = by_cta.get(cta)
             if found is None:
@@ -400,9 +416,18 @@ class Streams:
                 stream.left -= sum(lanes.bit_count() for _, lanes in part.agents)
                 if stream.left <= 0:
                     ended.append(place)
-        for number in range(at, len(streams)):
-            streams[number].add_row(rows, number, numbers[number])
+        while at < len(streams):
+            at = self._add_rows(rows, streams, numbers, at, len(streams))
         return ended
+
+    @staticmethod
+    def _add_rows(rows: Rows, streams: list[Stream], numbers: list[int], first: int, end: int) -> int:
+        """Append the first of some rows, and those that follow it in its stream; the place after them."""
+        stream, at = streams[first], first + 1
+        while at < end and streams[at] is stream:
+            at += 1
+        stream.add_rows(rows, first, numbers[first:at])
+        return at
 
     def kept(self) -> int:
         """The length of all streams."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,17 +40,6 @@ class Checker:
         self.events = 0
         self._wgmma: tuple[Event | None, list[Access]] = (None, [])
         """The latest wgmma that was issued, with its accesses."""
-        self._handlers = {
-            "access": self._access,
-            "issue": self._issue,
-            "complete": self._complete,
-            "arrive": self._arrive,
-            "wait": self._wait,
-            "fence": self._fence,
-            "alloc": self._alloc,
-            "free": self._free,
-            "exit": self._exit,
-        }
 
     def on_start(self, started: Started) -> None:
         """Take the shape and the names of the launch."""
@@ -58,7 +49,7 @@ class Checker:
     def on_event(self, event: Event) -> None:
         """Judge one event."""
         self.events += 1
-        self._handlers[event.kind](event)
+        self._HANDLERS[event.kind](self, event)
 
     def _access(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
@@ -249,3 +240,16 @@ class Checker:
             text = "A thread ends without a wait for this store; its source must stay as it is until the store is done."
             party = self.findings.party(event.source, event, "writes", space="global", proxy="async")
             self.lints.setdefault(("BULK_UNWAITED", event.source.number), Finding("BULK_UNWAITED", text, (party,)))
+
+    _HANDLERS: ClassVar[Mapping[str, Callable[[Checker, Event], None]]] = {
+        "access": _access,
+        "issue": _issue,
+        "complete": _complete,
+        "arrive": _arrive,
+        "wait": _wait,
+        "fence": _fence,
+        "alloc": _alloc,
+        "free": _free,
+        "exit": _exit,
+    }
+    """By the kind of an event; not bound, since a checker that refers to itself would outlive its run."""

@@ -14,6 +14,8 @@ import numpy as np
 from warploom.checker.collecting import Findings
 from warploom.checker.determinism import steering
 from warploom.checker.equal_clusters import Clusters
+from warploom.checker.event_streams import Shapes
+from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import Unjudged
 from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cuts import Cuts, Stop, WatchedGrid
@@ -63,13 +65,15 @@ def checked_run(
     limit: int | None,
     watch: Callable[[Checker], Cuts] | None = None,
     refuses: bool = False,
+    shapes: dict[Triple, Shapes] | None = None,
 ) -> Checked:
     """Run a launch eagerly with a checker as its observer; `watch` makes the cuts at which its state is taken.
 
-    With `refuses`, no request for work is granted, so that every cluster does its own.
+    With `refuses`, no request for work is granted, so that every cluster does its own. `shapes` has what is known of
+    events from other runs of the launch.
     """
     counted, found = (Counter(rules.assumed), Counter(rules.relaxed)), findings.saved()
-    run = partial(_run, launch, rules, findings, sms=sms, limit=limit, watch=watch, refuses=refuses)
+    run = partial(_run, launch, rules, findings, sms=sms, limit=limit, watch=watch, refuses=refuses, shapes=shapes)
     try:
         return run(leaves_out=watch is None)
     except Unjudged:
@@ -87,6 +91,7 @@ def _run(
     limit: int | None,
     watch: Callable[[Checker], Cuts] | None,
     refuses: bool,
+    shapes: dict[Triple, Shapes] | None,
     leaves_out: bool,
 ) -> Checked:
     """A checked run; `leaves_out` judges equal passes of loops once, and raises `Unjudged` where all must be judged."""
@@ -94,7 +99,7 @@ def _run(
     schedule = Refusing() if refuses else Eager()
     setup = copied(prepare(launch, schedule, sms, limit, (), None))
     reach = reach_of(setup.program.flow) if leaves_out else None
-    clusters = Clusters(checker, reach) if watch is None else None
+    clusters = Clusters(checker, reach, shapes) if watch is None else None
     setup = replace(setup, observers=(clusters or checker,))
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)

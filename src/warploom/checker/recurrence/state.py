@@ -17,6 +17,7 @@ compared exactly. Left out are data, counters of loops (`loops.py`) and accesses
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -182,7 +183,7 @@ class _Form:
 
     def _ranked(
         self, tokens: list[tuple[int, int]], accessed: list[tuple[int, int]], counts: dict[int, int]
-    ) -> tuple[npt.NDArray[np.int64], dict[tuple[int, int], int]]:
+    ) -> tuple[npt.NDArray[np.int32], dict[tuple[int, int], int]]:
         """The clocks and the values with ranks in place of values.
 
         Clocks are only compared with values of actions, so that their rank among these is all that matters.
@@ -199,7 +200,9 @@ class _Form:
             by_component.setdefault(component, {0}).update(near[component])
         rows = [rows.reshape(ROWS, -1)[:, :capacity] for rows in self._rows]
         held = np.concatenate(rows) if rows else np.zeros((0, capacity), np.int32)
+        columns = np.ascontiguousarray(held.T)
         taken_over = None if self.names.are_own else self._taken_over(near)
+        ordered = columns if taken_over is None else np.sort(columns, axis=1)
         # The classes of a warp's lanes count its time together, and are compared with each other.
         of_warp: dict[object, list[int]] = {}
         for component, key in enumerate(self._components.keys):
@@ -210,7 +213,7 @@ class _Form:
                 if any(each in by_component for each in kin):
                     for each in kin:
                         by_component.setdefault(each, {0})
-        ranks = np.zeros(held.shape, np.int64)
+        ranks = np.zeros((capacity, len(held)), np.int32)
         rank_of: dict[tuple[int, int], int] = {}
         for component, own in by_component.items():
             values = sorted(own)
@@ -219,17 +222,19 @@ class _Form:
                 firsts: Sequence[int] | npt.NDArray[Any] = values
             else:
                 kin = of_warp.get(self._components.keys[component][:3], [component])
-                clocks = np.unique(
-                    np.concatenate([held[:, kin].reshape(-1), *(taken_over.get(each, ()) for each in kin)])
-                )
-                among = np.array(sorted(set().union(*(by_component.get(each, ()) for each in kin))))
-                lower = np.searchsorted(clocks, among, side="left")
-                firsts = among[np.diff(lower, prepend=0) > 0]
-                places = np.searchsorted(firsts, values, side="right").tolist()
-                rank_of |= {(component, value): at for value, at in zip(values, places, strict=True)}
+                among = values if len(kin) == 1 else sorted(set().union(*(by_component.get(each, ()) for each in kin)))
+                # A value is the first of its rank if a clock, or what one may take over, is between it and the one
+                # before.
+                taken = sorted(value for each in kin for value in taken_over.get(each, ()))
+                lower = [bisect_left(taken, value) for value in among]
+                clocks = sum((ordered[each].searchsorted(among) for each in kin), start=np.array(lower)).tolist()
+                firsts = [
+                    value for value, one, other in zip(among, clocks, [0, *clocks[:-1]], strict=True) if one > other
+                ]
+                rank_of |= {(component, value): bisect_right(firsts, value) for value in values}
             if component >= 0:
                 column = self.names.component(component)
-                ranks[:, column] = np.searchsorted(firsts, held[:, component], side="right")
+                ranks[column] = np.searchsorted(firsts, columns[component], side="right")
                 if component in counts:
                     rank_of[component, -1] = rank_of.get((component, counts[component]), 0)
         return ranks, rank_of

@@ -371,7 +371,7 @@ class LoadTouches:
 
     def __init__(self, maps: dict[int, MappedTensor]) -> None:
         self._maps = maps
-        self._targets = lru_cache(maxsize=1 << 10)(self._targets_of)
+        self._targets = lru_cache(maxsize=1 << 10)(partial(_targets_of, maps))
 
     def __call__(
         self, map_: int, target: int, coords: tuple[int, ...], barrier: int, cta: Triple, counts: Triple
@@ -385,12 +385,13 @@ class LoadTouches:
         assert window is not None
         return _rows_read(tensor, window)
 
-    def _targets_of(self, map_: int, target: int, barrier: int, cta: Triple, counts: Triple) -> tuple[Touch, Touch]:
-        """All but the source; the same objects for equal loads."""
-        place = cta, target >> RANK_SHIFT, target & OFFSET_MASK
-        return _in_shared("writes", self._maps[map_], *place, four=False), barrier_touch_of(
-            "completes", counts, barrier
-        )
+
+def _targets_of(
+    maps: dict[int, MappedTensor], map_: int, target: int, barrier: int, cta: Triple, counts: Triple
+) -> tuple[Touch, Touch]:
+    """All but the source; the same objects for equal loads."""
+    place = cta, target >> RANK_SHIFT, target & OFFSET_MASK
+    return _in_shared("writes", maps[map_], *place, four=False), barrier_touch_of("completes", counts, barrier)
 
 
 def _in_shared(verb: str, tensor: MappedTensor, cta: Triple, rank: int, offset: int, *, four: bool) -> Touch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,11 +128,11 @@ class NativeEvents:
     def __init__(
         self, shape: Triple, cluster: Triple, sites: Callable[[], Mapping[int, NativeSite]], loads: LoadTouches
     ) -> None:
-        self._shape, self._cluster, self._find_sites, self._loads = shape, cluster, sites, loads
+        self._shape, self._find_sites, self._loads = shape, sites, loads
         self.names: dict[int, str] = {}
         """The names of mbarriers by their offset in shared memory."""
-        self._agents = lru_cache(maxsize=1 << 12)(self._agents_of)
-        self._label = lru_cache(maxsize=1 << 12)(self._label_of)
+        self._agents = lru_cache(maxsize=1 << 12)(partial(_agents_of, shape))
+        self._label = lru_cache(maxsize=1 << 12)(partial(_label_of, cluster, self.names))
 
     @cached_property
     def _sites(self) -> Mapping[int, NativeSite]:
@@ -185,7 +185,7 @@ class NativeEvents:
         table = np.ascontiguousarray(np.stack(columns, axis=1))
         size, content = table.shape[1] * table.itemsize, table.tobytes()
         phases = np.where(syncs, words[:, ADDRESS], words[:, CHANGES]).tolist()
-        indices = {each: self._index(each) for each in np.unique(ctas).tolist()}
+        indices = {each: _index(self._shape, each) for each in np.unique(ctas).tolist()}
         each = zip(places.tolist(), ctas.tolist(), phases, strict=True)
         return [
             (place, Entry(self, some, at, indices[cta], phase, content[size * at : size * (at + 1)]))
@@ -235,25 +235,30 @@ class NativeEvents:
         issue = _new(WarpEvents, ("issue", "operation", agents, *rest))
         return (issue, _new(WarpEvents, ("complete", "operation", engine, *rest))), engine
 
-    def _agents_of(self, number: int, lanes: int) -> tuple[Triple, Agents]:
-        """The CTA of an entry, and its warps."""
-        cta, warp = agent_parts(number)
-        index = self._index(cta)
-        first = agent_of(index, warp)
-        return index, ((first, lanes),) if lanes <= WORD else warps_of(first, lanes)
 
-    def _index(self, cta: int) -> Triple:
-        across, down, _ = self._shape
-        return cta % across, cta // across % down, cta // (across * down)
+def _index(shape: Triple, cta: int) -> Triple:
+    """A CTA by its number in the grid."""
+    across, down, _ = shape
+    return cta % across, cta // across % down, cta // (across * down)
 
-    def _owner(self, cta: Triple, address: int) -> Triple:
-        """The CTA that a shared address of a cluster belongs to."""
-        (x, y, z), rank = self._cluster, address >> RANK_SHIFT
-        i, j, k = cta
-        return i - i % x + rank % x, j - j % y + rank // x % y, k - k % z + rank // (x * y)
 
-    def _label_of(self, cta: Triple, address: int) -> BarrierName:
-        return BarrierName("mbarrier", self._owner(cta, address), address, self.names[address & OFFSET_MASK])
+def _agents_of(shape: Triple, number: int, lanes: int) -> tuple[Triple, Agents]:
+    """The CTA of an entry, and its warps."""
+    cta, warp = agent_parts(number)
+    index = _index(shape, cta)
+    first = agent_of(index, warp)
+    return index, ((first, lanes),) if lanes <= WORD else warps_of(first, lanes)
+
+
+def _owner(cluster: Triple, cta: Triple, address: int) -> Triple:
+    """The CTA that a shared address of a cluster belongs to."""
+    (x, y, z), rank = cluster, address >> RANK_SHIFT
+    i, j, k = cta
+    return i - i % x + rank % x, j - j % y + rank // x % y, k - k % z + rank // (x * y)
+
+
+def _label_of(cluster: Triple, names: Mapping[int, str], cta: Triple, address: int) -> BarrierName:
+    return BarrierName("mbarrier", _owner(cluster, cta, address), address, names[address & OFFSET_MASK])
 
 
 def _coordinates(row: list[int]) -> tuple[int, ...]:

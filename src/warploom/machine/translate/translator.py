@@ -426,7 +426,7 @@ class Program:
         factories: list[Callable[..., tuple[Callable[..., int], ...]]] = []
         for code in text.parts:
             exec(code, space)  # noqa: S102  (the source is this module's own)
-            factories.append(space["make"])
+            factories.append(space.pop("make"))  # a function among its own globals would keep them all alive
         if len(factories) == 1:
             return factories[0]
         return lambda *given: tuple(block for factory in factories for block in factory(*given))
