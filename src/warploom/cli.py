@@ -104,18 +104,18 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", "run launch files on the emulator, on this CPU, and compare their outputs")
     run.add_argument(
-        "files",
-        type=Path,
+        "targets",
         nargs="+",
         metavar="FILE.launch.json",
-        help="a kernel's PTX, its inputs and expected outputs; `warploom new-launch` writes one",
+        help="a kernel's PTX, its inputs and expected outputs; `warploom new-launch` writes one; or MODULE:FUNCTION, a "
+        "function that returns a Launch or several",
     )
     run.add_argument(
         "--schedule",
         default="explore",
         metavar="NAME|FILE",
         help="when asynchronous work takes effect: explore (default) tries several of eager, lazy, reverse, random, "
-        "weak, hold:KIND and starve:WHO; one of these, or a file from --record",
+        "weak, hold:KIND and starve:WHO; one of these, or a file from --record or from `warploom check --witness`",
     )
     run.add_argument("--budget", type=_natural, metavar="N", help="number of schedules that explore tries (16)")
     run.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
@@ -347,7 +347,7 @@ def _run(options: argparse.Namespace) -> int:
     given = {"limit": options.limit, "max_bytes": options.max_bytes, "budget": options.budget}
     bounds = {name: value for name, value in given.items() if value is not None}
     settings = Settings(options.schedule, options.seed, record=options.record, data_seed=options.data_seed, **bounds)
-    return run(options.files, settings, as_json=options.json)
+    return run(options.targets, settings, as_json=options.json)
 
 
 def _check(options: argparse.Namespace) -> int:

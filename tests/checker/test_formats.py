@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
 from tests.checker import launches
+from tests.checker.kernels import kernel
 
 import warploom
 from warploom.checker.formats import FORMATS, Checked
@@ -172,3 +174,66 @@ def test_names_are_printed_as_they_are(capsys):
     """`:clean:` or `:one:` are not names of pictures."""
     output().print("k:one: PROVED", markup=False)
     assert capsys.readouterr().out.strip() == "k:one: PROVED"
+
+
+@pytest.fixture
+def race_file(tmp_path):
+    """A launch file without `compare`, whose kernel races."""
+    (tmp_path / "race.ptx").write_text(kernel(launches.RACE), "utf-8")
+    parts = {
+        "ptx": "race.ptx", "entry": "k", "grid": [1, 1, 1], "block": [64, 1, 1],
+        "buffers": {"out": {"dtype": "uint32", "shape": [64], "output": True}}, "args": [{"pointer": "out"}],
+    }  # fmt: skip
+    path = tmp_path / "race.launch.json"
+    path.write_text(json.dumps(parts), "utf-8")
+    return path
+
+
+def test_printed_commands_replay_the_witnesses_to_a_wrong_number(race_file, tmp_path, capsys):
+    """Of a launch file that compares nothing, and of one of several launches of a function."""
+    assert main(["check", str(race_file), BOTH, "--witness", str(tmp_path / "w")]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("witness: ")]
+    assert len(lines) >= 2
+    for line in lines:
+        program, *arguments = shlex.split(line.removeprefix("witness: "))
+        assert program == "warploom"
+        assert main(arguments) == 1
+        shown = capsys.readouterr().out
+        assert "MISMATCH  disagreement under" in shown
+        assert "nothing compared" not in shown
+
+
+def test_witnesses_of_files_of_one_name_are_kept(race_file, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in (race_file, race_file.with_name("race.ptx")):
+        (other / path.name).write_text(path.read_text("utf-8"), "utf-8")
+    assert main(["check", str(race_file), str(other / race_file.name), "--witness", str(tmp_path / "w")]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("witness: ")]
+    assert len({shlex.split(line)[-1] for line in lines}) == len(lines) == len(list((tmp_path / "w").iterdir()))
+
+
+def test_a_replay_needs_the_options_of_the_check(race_file, tmp_path, capsys):
+    arguments = ["--data-seed", "3", "--limit", "1000", "--max-bytes", "4096"]
+    assert main(["check", str(race_file), "--witness", str(tmp_path / "w"), *arguments]) == 1
+    err = capsys.readouterr().err
+    assert all(line.endswith(" ".join(arguments)) for line in err.splitlines() if line.startswith("witness: "))
+
+
+def test_faults_and_reasons_name_the_file_of_the_ptx(race_file, capsys):
+    atomic = "@%p1 atom.global.add.u32 %r7, [%rd3], 1; setp.eq.u32 %p2, %r7, 0; @%p2 st.global.u32 [%rd3], %r1;"
+    race_file.with_name("race.ptx").write_text(kernel(atomic), "utf-8")
+    assert main(["check", str(race_file)]) == 6
+    assert f"({race_file.with_name('race.ptx')}:" in capsys.readouterr().out.replace("\n", "")
+    race_file.with_name("race.ptx").write_text(kernel("st.global.u32 [%rd3+4096], %r1;"), "utf-8")
+    assert main(["check", str(race_file)]) == 1
+    shown = capsys.readouterr().out
+    assert f"OUT_OF_BOUNDS at {race_file.with_name('race.ptx')}:" in shown
+    assert "<ptx>" not in shown
+
+
+def test_one_of_the_launches_of_a_function(capsys):
+    assert main(["check", f"{BOTH}[clean]"]) == 0
+    assert capsys.readouterr().out.startswith(f"{BOTH}[clean]: PROVED")
+    assert main(["check", f"{BOTH}[none]"]) == 3
+    assert f"returned {BOTH}[clean], {BOTH}[race]" in capsys.readouterr().err

@@ -136,6 +136,25 @@ call.uni (r0), vprintf, (p0, p1); }}
         assert status == 0
         assert json.loads(first)["counts"] == json.loads(second)["counts"]
 
+    def test_a_recording_is_compared_with_an_eager_run_where_the_file_compares_nothing(self, tmp_path, capsys):
+        record = str(tmp_path / "choices.json")
+        path = write(tmp_path, compare=[])
+        assert call(capsys, "run", path, "--schedule", "random", "--record", record)[0] == 5
+        status, out, _ = call(capsys, "run", path, "--schedule", record)
+        assert status == 5
+        assert "nothing compared" in out
+
+    def test_launches_that_a_function_returns(self, capsys):
+        status, out, _ = call(capsys, "run", "tests.checker.launches:both")
+        assert status == 1
+        assert "2 launches, 2 not ok" in out
+        assert "MISMATCH  disagreement under `" in out
+        status, out, _ = call(capsys, "run", "tests.checker.launches:clean", "--json")
+        assert status == 5
+        assert (json.loads(out)["file"], json.loads(out)["outcome"]) == ("tests.checker.launches:clean", "not compared")
+        status, _, err = call(capsys, "run", "tests.checker.launches:missing")
+        assert (status, "has no attribute" in err) == (3, True)
+
     def test_a_recording_that_cannot_be_written(self, tmp_path, capsys):
         record = str(tmp_path / "none" / "r.json")
         status, _, err = call(capsys, "run", write(tmp_path), "--schedule", "lazy", "--record", record)

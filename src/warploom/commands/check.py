@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
+import shlex
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from warploom.checker.check import DEFAULT_LIMIT, check
 from warploom.checker.formats import FORMATS, Checked
@@ -21,6 +20,7 @@ from warploom.checker.sweep import sweep
 from warploom.commands.console import complain, output, printable
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, catalogued, status_of, worst
 from warploom.commands.file_kinds import wrong_kind
+from warploom.commands.functions import is_function, launches_of
 from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.host.launch import Launch
 from warploom.launch_file import DEFAULT_MAX_BYTES, load
@@ -33,7 +33,6 @@ FAIL_ON: Mapping[str, Callable[[Finding], bool]] = {
     "never": lambda _: False,
 }
 """The findings that count for the exit status, by the value of --fail-on."""
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ def run(targets: Sequence[str], settings: Settings) -> int:
     if settings.format != "text" or settings.out is not None:
         _write(results, settings)
     if settings.witness is not None:
-        _save_witnesses(results, settings.witness)
+        _save_witnesses(results, settings.witness, settings)
     for entry in suppressions:
         if entry not in used:
             place = f"{entry.file}:{entry.line}" if entry.line is not None else entry.file
@@ -128,9 +127,9 @@ def _reports(wanted: Sequence[_Target], settings: Settings) -> Iterator[Report]:
 def _expanded(target: str, settings: Settings) -> Iterator[_Target | Checked]:
     """Yield the kernels that a target names, or the error that it is."""
     try:
-        if _FUNCTION.fullmatch(target) and not Path(target).exists():
-            for number, name in enumerate(_launches_of(target)[0]):
-                yield _Target(name, functools.partial(_made_by, target, number))
+        if is_function(target):
+            for name in launches_of(target, "check"):
+                yield _Target(name, functools.partial(_made_by, target, name))
             return
         path = Path(target)
         if (other := wrong_kind(path, "check")) is not None:
@@ -154,61 +153,9 @@ def _loaded(path: Path, seed: int | None, max_bytes: int) -> Launch:
     return replace(made, entry=made.entry or file.entry)
 
 
-def _made_by(target: str, number: int) -> Launch:
+def _made_by(target: str, name: str) -> Launch:
     """Make one of the launches that a function returns."""
-    return _launches_of(target)[1][number]
-
-
-def _launches_of(target: str) -> tuple[list[str], list[Launch]]:
-    """Return the names and the launches that `module:function` returns: one launch, several, or a mapping of names."""
-    module, _, path = target.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        function: Any = importlib.import_module(module)
-        for name in path.split("."):
-            function = getattr(function, name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise _wrong(target, f"there is no module `{error.name}` in {Path.cwd()} or among installed packages") from None
-    except AttributeError as error:
-        raise _wrong(target, str(error)) from None
-    except WarploomError:
-        raise
-    except Exception as error:
-        raise _raised(target, f"importing {module}", error) from error
-    try:
-        found = function() if callable(function) else function
-    except WarploomError:
-        raise
-    except Exception as error:
-        raise _raised(target, f"{path}()", error) from error
-    if isinstance(found, Launch):
-        return [target], [found]
-    if isinstance(found, Mapping):
-        names, launches = [f"{target}[{name}]" for name in found], list(found.values())
-    elif isinstance(found, Iterable):
-        launches = list(found)
-        names = [f"{target}[{at}]" for at in range(len(launches))]
-    else:
-        launches, names = [found], [target]
-    wrong = next((each for each in launches if not isinstance(each, Launch)), None)
-    if wrong is not None:
-        raise _wrong(target, f"it returned {type(wrong).__name__}; it must return a Launch, several, or a dict of them")
-    return names, launches
-
-
-def _raised(target: str, what: str, error: Exception) -> WarploomError:
-    """The caller's own error, with the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_file() and frame.filename != __file__]
-    place = f" at {own[-1].filename}:{own[-1].lineno}" if own and not isinstance(error, SyntaxError) else ""
-    return _wrong(target, f"{what} raised {type(error).__name__}: {error}{place}")
-
-
-def _wrong(target: str, what: str) -> WarploomError:
-    return Diag.BAD_COMMAND.error(what=f"{target}: {what}", command="warploom check")
+    return launches_of(target, "check")[name]
 
 
 def status(result: Checked, settings: Settings) -> int:
@@ -251,8 +198,12 @@ def _write(results: Sequence[Checked], settings: Settings) -> None:
         raise Diag.UNWRITABLE_FILE.error(file=str(settings.out), what=error.strerror) from None
 
 
-def _save_witnesses(results: Sequence[Checked], folder: Path) -> None:
+def _save_witnesses(results: Sequence[Checked], folder: Path, settings: Settings) -> None:
     """Write the recorded schedules of confirmed findings, and say how to replay them."""
+    options = [] if settings.data_seed is None else ["--data-seed", str(settings.data_seed)]
+    options += [] if settings.limit == DEFAULT_LIMIT else ["--limit", str(settings.limit)]
+    options += [] if settings.max_bytes == DEFAULT_MAX_BYTES else ["--max-bytes", str(settings.max_bytes)]
+    written = Counter[str]()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for result in results:
@@ -261,9 +212,12 @@ def _save_witnesses(results: Sequence[Checked], folder: Path) -> None:
                 if witness is None or witness.schedule is None or not witness.confirmed:
                     continue
                 stem = re.sub(r"[^\w.-]+", "_", Path(result.source).name.removesuffix(".launch.json"))
-                path = folder / f"{stem}-{number}-{finding.code.lower()}.schedule.json"
+                name = f"{stem}-{number}-{finding.code.lower()}"
+                written[name] += 1  # files of one name in two folders
+                path = folder / f"{name}{f'-{written[name]}' * (written[name] > 1)}.schedule.json"
                 witness.schedule.save(path)
-                sys.stderr.write(f"witness: warploom run {result.source} --schedule {path}\n")
+                command = shlex.join(["warploom", "run", result.source, "--schedule", str(path), *options])
+                sys.stderr.write(f"witness: {command}\n")
     except OSError as error:
         raise Diag.UNWRITABLE_FILE.error(file=str(folder), what=error.strerror) from None
 
@@ -295,11 +249,19 @@ def _with_paths(report: Report, ptx: Path | None) -> Report:
     if ptx is None:
         return report
 
+    def with_file(text: str) -> str:
+        return text.replace("<ptx>:", f"{ptx}:")
+
     def placed(finding: Finding) -> Finding:
-        return replace(finding, parties=tuple(_with_file(party, ptx) for party in finding.parties))
+        parties = tuple(_with_file(party, ptx) for party in finding.parties)
+        notes = tuple(with_file(note) for note in finding.notes)
+        return replace(
+            finding, parties=parties, sentence=with_file(finding.sentence), path=with_file(finding.path), notes=notes
+        )
 
     findings, lints = (tuple(placed(each) for each in group) for group in (report.findings, report.lints))
-    return replace(report, findings=findings, lints=lints)
+    reasons, assumptions = (tuple(with_file(each) for each in group) for group in (report.reasons, report.assumptions))
+    return replace(report, findings=findings, lints=lints, reasons=reasons, assumptions=assumptions)
 
 
 def _with_file(party: Party, ptx: Path) -> Party:

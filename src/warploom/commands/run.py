@@ -1,10 +1,11 @@
-"""`warploom run FILE.launch.json …`: runs launch files on the emulator and compares their outputs."""
+"""`warploom run TARGET …`: runs launch files, and launches of Python functions, and compares their outputs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from rich.text import Text
 from warploom.commands.console import complain, output, printable, table
 from warploom.commands.errors import MISMATCH, NOT_COMPARED, OK, catalogued, error_document, status_of, worst
 from warploom.commands.file_kinds import wrong_kind
-from warploom.compare import Mismatch
+from warploom.commands.functions import is_function, launches_of
+from warploom.compare import Comparison, Mismatch
 from warploom.diagnostics import Diag, WarploomError
+from warploom.host.launch import Launch, Triple
 from warploom.launch_file import DEFAULT_MAX_BYTES, LaunchFile, load
-from warploom.launcher import Run, launch
+from warploom.launcher import Run, compared_with_eager, launch
 from warploom.machine.core.schedule import Recorded, by_name
 
 DEFAULT_LIMIT = 50_000_000
@@ -39,10 +42,48 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """A launch that a Python function returned, in place of a launch file."""
+
+    name: str
+    made: Launch
+    comparisons: tuple[Comparison, ...] = ()
+    expect: str = ""
+    seed: int | None = None
+    ptx_path: Path = Path("<ptx>")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    @property
+    def entry(self) -> str | None:
+        return self.made.entry
+
+    @property
+    def grid(self) -> Triple:
+        return self.made.grid
+
+    @property
+    def block(self) -> Triple:
+        return self.made.block
+
+    def allocate(self) -> dict[str, Any]:
+        """Nothing: the arrays are those of the launch."""
+        return {}
+
+    def launch(self, _: dict[str, Any]) -> Launch:
+        return self.made
+
+    def check(self, _: dict[str, Any]) -> list[Mismatch]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A run and the comparisons that did not hold after it."""
 
-    file: LaunchFile
+    file: LaunchFile | Called
     settings: Settings
     run: Run
     mismatches: tuple[Mismatch, ...]
@@ -61,9 +102,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A launch file that did not run to its end, and the error."""
+    """A launch that did not run to its end, and the error."""
 
-    path: Path
+    path: str
     settings: Settings
     error: WarploomError
 
@@ -72,15 +113,22 @@ class Failure:
         return status_of(self.error)
 
 
-def execute(file: LaunchFile, settings: Settings) -> Outcome:
-    """Run a launch file on fresh buffers; a recording is written even if the run ends in a fault."""
+def execute(file: LaunchFile | Called, settings: Settings) -> Outcome:
+    """Run a launch file on fresh buffers; a recording is written even if the run ends in a fault.
+
+    What is replayed from a recording is compared with an eager run, if the file compares nothing.
+    """
     buffers = file.allocate()
     if settings.schedule == "explore":
         return _explore(file, settings, buffers)
     schedule = by_name(settings.schedule, settings.seed)
-    recorded = Recorded(schedule) if settings.record is not None else None
+    replays = settings.schedule.endswith(".json") and not file.comparisons
+    recorded = Recorded(schedule) if settings.record is not None or replays else None
     try:
-        run = launch(file.launch(buffers), schedule=recorded or schedule, limit=settings.limit)
+        if recorded is not None and replays:
+            run = compared_with_eager(file.launch(buffers), recorded, settings.schedule, settings.limit)
+        else:
+            run = launch(file.launch(buffers), schedule=recorded or schedule, limit=settings.limit)
     except WarploomError as error:
         raise _with_path(error, file.ptx_path) from None
     finally:
@@ -89,7 +137,7 @@ def execute(file: LaunchFile, settings: Settings) -> Outcome:
     return Outcome(file, settings, run, tuple(file.check(buffers)))
 
 
-def _explore(file: LaunchFile, settings: Settings, buffers: Any) -> Outcome:
+def _explore(file: LaunchFile | Called, settings: Settings, buffers: Any) -> Outcome:
     """Run a launch file under a portfolio of schedules; a failing one is written where a recording is wanted."""
     compare = (lambda: not tuple(file.check(buffers))) if file.comparisons else None
     budget, limit = settings.budget, settings.limit
@@ -105,35 +153,51 @@ def _explore(file: LaunchFile, settings: Settings, buffers: Any) -> Outcome:
     return Outcome(file, settings, run, tuple(file.check(buffers)))
 
 
-def run(paths: Sequence[Path], settings: Settings, *, as_json: bool) -> int:
-    """Run every file, print the results, and return the worst exit status."""
-    if settings.record is not None and len(paths) > 1:
+def run(targets: Sequence[str], settings: Settings, *, as_json: bool) -> int:
+    """Run every target, print the results, and return the worst exit status."""
+    given = [each for target in targets for each in _expanded(target, settings)]
+    if settings.record is not None and len(given) > 1:
         raise Diag.BAD_COMMAND.error(what="--record takes one launch file", command="warploom run")
+    alone = len(given) == 1
     results = []
-    for path in paths:
-        results.append(_run_one(path, settings))
+    for each in given:
+        results.append(each if isinstance(each, Failure) else _run_one(each, settings))
         if not as_json:
-            _show_one(results[-1], alone=len(paths) == 1)
+            _show_one(results[-1], alone=alone)
         elif isinstance(results[-1], Failure):
             complain(results[-1].error)
     if as_json:
         documents = [as_document(result) for result in results]
-        print(json.dumps(documents[0] if len(paths) == 1 else {"files": documents}, indent=1))  # noqa: T201
-    elif len(paths) > 1:
-        _show_summary(paths, results)
+        print(json.dumps(documents[0] if alone else {"files": documents}, indent=1))  # noqa: T201
+    elif not alone:
+        _show_summary(results)
     return worst(*(result.status for result in results))
 
 
-def _run_one(path: Path, settings: Settings) -> Outcome | Failure:
-    if (other := wrong_kind(path, "run")) is not None:
-        return Failure(path, settings, other)
+def _expanded(target: str, settings: Settings) -> Iterator[str | Called | Failure]:
+    """Yield the launch file that a target is, the launches that its function returns, or the error that it is."""
+    if not is_function(target):
+        yield target
+        return
     try:
-        file = load(path, seed=settings.data_seed, max_bytes=settings.max_bytes)
-        return execute(file, settings)
+        found = launches_of(target, "run")
+    except Exception as error:  # noqa: BLE001  the other targets are still run
+        yield Failure(target, settings, catalogued(error))
+        return
+    yield from (Called(name, made) for name, made in found.items())
+
+
+def _run_one(given: str | Called, settings: Settings) -> Outcome | Failure:
+    name = given.name if isinstance(given, Called) else given
+    if isinstance(given, str) and (other := wrong_kind(Path(given), "run")) is not None:
+        return Failure(name, settings, other)
+    try:
+        load_ = partial(load, seed=settings.data_seed, max_bytes=settings.max_bytes)
+        return execute(given if isinstance(given, Called) else load_(Path(given)), settings)
     except OSError:
         raise  # standard output or error: nothing of this file's
     except Exception as error:  # noqa: BLE001  the other files are still run
-        return Failure(path, settings, catalogued(error))
+        return Failure(name, settings, catalogued(error))
 
 
 def _show_one(result: Outcome | Failure, *, alone: bool) -> None:
@@ -159,17 +223,19 @@ def _show_printed(text: str) -> None:
         output().print(printable(text), markup=False, highlight=False, soft_wrap=True, end="")
 
 
-def _show_summary(paths: Sequence[Path], results: Sequence[Outcome | Failure]) -> None:
+def _show_summary(results: Sequence[Outcome | Failure]) -> None:
     numbers = ("instructions", "seconds")
     failed = sum(result.status != OK for result in results)
-    title = f"{len(results)} launch files, {failed} not ok" if failed else f"{len(results)} launch files, all ok"
+    files = all(not isinstance(result, Outcome) or isinstance(result.file, LaunchFile) for result in results)
+    count = f"{len(results)} launch{' files' if files else 'es'}"
+    title = f"{count}, {failed} not ok" if failed else f"{count}, all ok"
     rows = table(title, "file", "result", *numbers, right=numbers)
-    for path, result in zip(paths, results, strict=True):
+    for result in results:
         if isinstance(result, Failure):
-            cells = (str(path), result.error.code, "", "")
+            cells = (result.path, result.error.code, "", "")
         else:
             cells = (
-                str(path),
+                str(result.file.path),
                 _VERDICTS[result.status],
                 f"{result.run.instructions:,}",
                 f"{result.run.wall_seconds:.3f}",
@@ -205,10 +271,10 @@ def verdicts(outcome: Outcome) -> list[str]:
         f"MISMATCH  {wrong[comparison]}" if comparison in wrong else f"ok        {comparison.text}"
         for comparison in outcome.file.comparisons
     ]
-    lines = lines or [
-        f"nothing compared: the file has no `compare`; it ran without a fault (exit status {NOT_COMPARED})"
-    ]
     run = outcome.run
+    if not lines and (run.failure is None or run.schedules > 1):
+        whose = "the file" if isinstance(outcome.file, LaunchFile) else "a function"
+        lines = [f"nothing compared: {whose} has no `compare`; it ran without a fault (exit status {NOT_COMPARED})"]
     if run.failure is not None and not outcome.mismatches:
         lines.append(f"MISMATCH  {run.failure}")
     elif run.schedules > 1:
@@ -221,7 +287,7 @@ def as_document(result: Outcome | Failure) -> dict[str, object]:
     settings = result.settings
     if isinstance(result, Failure):
         return {
-            "file": str(result.path),
+            "file": result.path,
             "schedule": settings.schedule,
             "seed": settings.seed,
             "data_seed": settings.data_seed,
