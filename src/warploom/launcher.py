@@ -153,10 +153,9 @@ def launch(
     seconds: by default on a terminal and in a notebook, and not in CI. `schedule="explore"` tries up to `budget`
     schedules; the arrays get the results of the eager one, and `Run.failure` names the one that gave wrong results:
     those that differ from the eager ones, or with `compare` those for which that function returns a false value other
-    than None, or raises AssertionError; `observers` receive the events of the eager run. `stream` is for a GPU: by
-    default PyTorch's current one. `timeout` is a number of seconds after which a run on the emulator (with `explore`,
-    all of its runs), or a wait on a GPU, where a deadlock would hang, is given up: `Stuck` says what each warp was
-    doing. `patience` is its former name.
+    than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's current one. `timeout` is a number
+    of seconds after which a run on the emulator, or a wait on a GPU, where a deadlock would hang, is given up: `Stuck`
+    says what each warp was doing. `patience` is its former name.
     """
     start = time.perf_counter()
     if patience is not None:
@@ -185,9 +184,7 @@ def launch(
     watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
     _check_timeout(timeout)
     if schedule == "explore":
-        if compare is not None and not callable(compare):
-            raise Diag.BAD_LAUNCH.error(what=f"`compare` is {_kind(compare)}; it must be a function without arguments")
-        return _explore(launch_, check_budget(budget), compare, sms, limit, timeout, watching)
+        return _explore(launch_, check_budget(budget), compare, sms, limit, timeout)
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
@@ -249,7 +246,6 @@ class _Exploration:
     compare: Callable[[], object] | None
     sms: int | None
     limit: int | None
-    timeout: float | None = None
     deadline: float | None = None
     before: list[bytes] = field(default_factory=list)
     expected: list[bytes] = field(default_factory=list)
@@ -262,17 +258,8 @@ class _Exploration:
         if not self.before:
             self.before = self.contents()
         self._restore(self.before)
-        if self.deadline is None:
-            return _run_once(setup)
-        try:
-            return _run_once(replace(setup, timeout=max(self.deadline - time.monotonic(), 0.0)))
-        except WarploomError as error:
-            if error.diag is not Diag.TIMEOUT:
-                raise
-            fields = error.fields | {"seconds": self.timeout}  # that of all runs, not what was left of it
-            late = Diag.TIMEOUT.error(error.loc, error.notes, **fields)
-            late.printed = error.printed
-            raise late from None
+        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        return _run_once(setup if left is None else replace(setup, timeout=left))
 
     def contents(self) -> list[bytes]:
         assert self._setup is not None
@@ -428,12 +415,10 @@ def _explore(
     sms: int | None,
     limit: int | None,
     timeout: float | None,
-    observers: tuple[AnyObserver, ...],
 ) -> Run:
     """Run a launch under a portfolio of schedules; the arrays get the results of the first, `eager`."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    work = _Exploration(launch_, compare, sms, limit, timeout, deadline)
-    first = work.run(Eager(), observers)
+    work = _Exploration(launch_, compare, sms, limit, None if timeout is None else time.monotonic() + timeout)
+    first = work.run(Eager())
     verdict = work.verdict()
     work.expected = work.contents()
     if verdict is not None:
@@ -451,10 +436,6 @@ def _explore(
             try:
                 work.run(recorded)
             except WarploomError as error:
-                if error.diag is Diag.TIMEOUT:
-                    error.notes += (f"under `{found_by}`, after {tried - 1} of at most {budget} schedules",)
-                    raise
-                error.notes += (f"under `{found_by}`; not under `eager`",)
                 error.schedule = shrunk(recorded, work.outcome, error.code).schedule  # type: ignore[attr-defined]
                 raise
             kind = work.verdict()
@@ -526,7 +507,7 @@ def _check_options(
     """Verify the emulator's options and return the observers; all that is wrong is reported at once."""
     problems: list[str] = []
     if not isinstance(schedule, str) and not callable(getattr(schedule, "choose", None)):
-        names = "`eager`, `lazy`, `reverse`, `random`, `weak`, `hold:KIND`, `starve:WHO`, `explore` or a recorded file"
+        names = "`eager`, `lazy`, `reverse`, `random`, `weak` or a recorded file"
         problems.append(f"`schedule` is {schedule!r:.60}; it must be {names}, or an object with a method `choose`")
     for name, value in (("seed", seed), ("sms", sms), ("limit", limit)):
         try:
