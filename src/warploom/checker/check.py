@@ -152,7 +152,7 @@ class _Judged:
     places: dict[str, str] = field(default_factory=dict)
     """By assumption, the lines that need it."""
     shapes: dict[Triple, Shapes] = field(default_factory=dict)
-    """What is known of events from the runs before, by the shape of the cluster."""
+    """The shapes of the events of the runs before, by the shape of the cluster."""
 
     def __post_init__(self) -> None:
         self.rules = Rules(self.profile)

@@ -370,20 +370,21 @@ class LoadTouches:
     """The touches of loads by native code into the shared memory of their CTA; another may count the bytes."""
 
     def __init__(self, maps: dict[int, MappedTensor]) -> None:
-        self._maps = maps
         self._targets = lru_cache(maxsize=1 << 10)(partial(_targets_of, maps))
+        self.source = lru_cache(maxsize=1 << 10)(partial(_source_of, maps))
 
     def __call__(
         self, map_: int, target: int, coords: tuple[int, ...], barrier: int, cta: Triple, counts: Triple
     ) -> tuple[Touch, ...]:
         return self.source(map_, coords), *self._targets(map_, target, barrier, cta, counts)
 
-    def source(self, map_: int, coords: tuple[int, ...]) -> Touch:
-        """The part of the tensor that is read."""
-        tensor = self._maps[map_]
-        window = window_of(tensor.geometry, coords[: len(tensor.geometry.box)])
-        assert window is not None
-        return _rows_read(tensor, window)
+
+def _source_of(maps: dict[int, MappedTensor], map_: int, coords: tuple[int, ...]) -> Touch:
+    """The part of the tensor that is read; the same object for equal loads."""
+    tensor = maps[map_]
+    window = window_of(tensor.geometry, coords[: len(tensor.geometry.box)])
+    assert window is not None
+    return _rows_read(tensor, window)
 
 
 def _targets_of(

@@ -334,9 +334,10 @@ class Pipeline(Waitable):
             if len(self.known) >= _MOST_KNOWN:
                 self.known.clear()
             agents = warps_of(agent_of(cta.index, self.warpgroup.index * _WARPS), _LANES)
-            found = self.known[new] = tuple([
+            made = [
                 (agents, cta.grid.source_of(issue.multiply.op), _touches(issue, cta.index, cta.rank)) for issue in new
-            ])  # fmt: skip
+            ]
+            found = self.known[new] = Operations(agents, len(new), lambda: made)
         return found
 
     def _note(self, issued: int, part: Issued | Again | None) -> None:

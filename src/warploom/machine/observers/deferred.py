@@ -6,7 +6,7 @@ Their events differ in phases, groups and the numbers of operations only.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from typing import Protocol
 
@@ -23,12 +23,10 @@ from warploom.machine.observers.events import (
 )
 
 Agents = tuple[tuple[Agent, int], ...]
-Operations = tuple[tuple[Agents, Source, tuple[Touch, ...]], ...]
-"""Operations: the warps that issue each, with their lanes, its instruction and touches. The same object stands for the
-same operations.
-"""
+OneOperation = tuple[Agents, Source, tuple[Touch, ...]]
+"""An operation: the warps that issue it, with their lanes, its instruction and touches."""
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
-_PLAIN = True, 0, True, None
+PLAIN = True, 0, True, None
 """The last fields of an event that has passed, leaves nothing, and changes memory without a clash."""
 
 
@@ -51,6 +49,32 @@ def engine_in(touches: tuple[Touch, ...]) -> Declared:
     return _engine_of(touches[0].space, touches[0].proxy) if touches else _engine_of("", "async")
 
 
+class Operations:
+    """Operations that are issued one after the other, again and again, each by as many warps.
+
+    They are made when an observer looks at them. Those of two CTAs whose `likeness` is equal differ in nothing but the
+    CTA; without it, they are like no others.
+    """
+
+    __slots__ = ("_each", "_make", "agents", "count", "likeness")
+
+    def __init__(
+        self, agents: Agents, count: int, make: Callable[[], Iterable[OneOperation]], likeness: Hashable = None
+    ) -> None:
+        self.agents, self.count = agents, count
+        """The warps that issue the first one, and the number of operations."""
+        self.likeness = likeness
+        self._make: Callable[[], Iterable[OneOperation]] | None = make
+        self._each: tuple[OneOperation, ...] = ()
+
+    @property
+    def each(self) -> tuple[OneOperation, ...]:
+        """The operations, the same objects every time."""
+        if self._make is not None:
+            self._each, self._make = tuple(self._make()), None
+        return self._each
+
+
 class Again:
     """Operations that are issued one after the other, as before, or that complete; if both, each completes at once."""
 
@@ -67,15 +91,16 @@ class Again:
         """The kind of their groups, and the number of the first one's; those of the others follow at a distance."""
         self._number = number
         """The number of the first warp's part of the first operation; those of the others follow."""
-        agents = operations[0][0]
+        agents = operations.agents
         self._warps = len(agents)
         self.cta: Triple = agents[0][0].cta
-        self.likeness: tuple[Hashable, object] = (verbs, self._kind, step, id(operations)), operations
+        key, same = (id(operations), operations) if operations.likeness is None else (operations.likeness, None)
+        self.likeness: tuple[Hashable, object] = (verbs, self._kind, step, key), same
         self._events: list[WarpEvents] = []
 
     @property
     def total(self) -> int:
-        return len(self._operations) * self._warps * len(self.verbs)
+        return self._operations.count * self._warps * len(self.verbs)
 
     def completed(self) -> Again:
         """Their completion, of operations that were issued."""
@@ -88,9 +113,9 @@ class Again:
         number, found = self._number, self._events
         if found:
             return found
-        for at, (agents, source, touches) in enumerate(self._operations):
+        for at, (agents, source, touches) in enumerate(self._operations.each):
             group = CommitGroup(self._kind, self.group + at * self._step)
-            rest = source, touches, engine_in(touches), None, None, 0, group, number, *_PLAIN
+            rest = source, touches, engine_in(touches), None, None, 0, group, number, *PLAIN
             for verb in self.verbs:
                 who = agents
                 if verb == "complete":
@@ -142,16 +167,16 @@ class Commit:
             return found
         (agent, lanes, source), number, touches = self._who, self._number, (self._touch,)
         arrives, phase = self._declared
-        rest = source, touches, engine_in(touches), None, None, 0, CommitGroup(self._kind, self.group), number, *_PLAIN
+        rest = source, touches, engine_in(touches), None, None, 0, CommitGroup(self._kind, self.group), number, *PLAIN
         engine = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
         found += [
             _new(WarpEvents, ("issue", "operation", ((agent, lanes),), *rest)),
             _new(WarpEvents, ("complete", "operation", engine, *rest)),
             _new(WarpEvents, (
-                "arrive", "arrives", engine, source, (), arrives, self._barrier, self.phase, 1, None, number, *_PLAIN
+                "arrive", "arrives", engine, source, (), arrives, self._barrier, self.phase, 1, None, number, *PLAIN
             )),
         ]  # fmt: skip
         if self._ends:
-            end = source, (), phase, self._barrier, self.phase, 0, None, 0, *_PLAIN
+            end = source, (), phase, self._barrier, self.phase, 0, None, 0, *PLAIN
             found.append(_new(WarpEvents, ("complete", "phase", engine, *end)))
         return found

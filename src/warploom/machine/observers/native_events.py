@@ -27,7 +27,7 @@ from warploom.machine.engine.access_log import (
     agent_parts,
 )
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
-from warploom.machine.observers.deferred import engine_in
+from warploom.machine.observers.deferred import PLAIN, Agents, engine_in
 from warploom.machine.observers.events import (
     WORD,
     Agent,
@@ -43,7 +43,6 @@ from warploom.machine.observers.events import (
 )
 
 Array = npt.NDArray[Any]
-Agents = tuple[tuple[Agent, int], ...]
 
 
 class LoadTouches(Protocol):
@@ -68,8 +67,6 @@ _SIGN, _RANGE = 1 << 31, 1 << 32
 _EVENTS = {"syncs": 2, "waits": 1, "arrives": 1, "expects": 2, "loads": 3}
 """The events of each warp by what an instruction does: the arrival and the wait of a `bar.sync`, those of mbarriers,
 and the issue, completion and bytes of a tensor load."""
-_PLAIN = True, 0, True, None
-"""The last fields of an event that has passed, leaves nothing, and changes memory without a clash."""
 _ENDING = frozenset({"arrives", "loads"})
 """Those after which the phase may end, which is a further event."""
 
@@ -231,7 +228,7 @@ class NativeEvents:
         ((agent, lanes),) = agents
         touches = self._loads(row[COPY_MAP], row[COPY_TARGET], _coordinates(row), barrier.address, cta, barrier.cta)
         engine = ((_new(Agent, (agent.cta, agent.warp, number)), lanes),)
-        rest = site.source, touches, engine_in(touches), None, None, 0, None, number, *_PLAIN
+        rest = site.source, touches, engine_in(touches), None, None, 0, None, number, *PLAIN
         issue = _new(WarpEvents, ("issue", "operation", agents, *rest))
         return (issue, _new(WarpEvents, ("complete", "operation", engine, *rest))), engine
 
@@ -272,7 +269,7 @@ def _passed(site: NativeSite, cta: Triple, agents: Agents, phase: int) -> list[W
     threads = sum(bits.bit_count() for _, bits in agents)
     declared = site.declared["syncs"]
     return [
-        WarpEvents(kind, "syncs", agents, site.source, (), declared, name, phase, count, None, 0, *_PLAIN)
+        WarpEvents(kind, "syncs", agents, site.source, (), declared, name, phase, count, None, 0, *PLAIN)
         for kind, count in (("arrive", threads), ("wait", 0))
     ]
 
@@ -292,6 +289,6 @@ def _at_barrier(
         WarpEvents,
         (
             kind, verb, agents, site.source, (), site.declared.get(verb, _UNDECLARED), barrier, phase, count, None,
-            operation, *_PLAIN,
+            operation, *PLAIN,
         ),
     )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
-from warploom.machine.observers.deferred import Again, Commit, Deferred, Operations, engine_in
+from warploom.machine.observers.deferred import PLAIN, Again, Commit, Deferred, Operations, engine_in
 from warploom.machine.observers.events import (
     WORD,
     Agent,
@@ -311,7 +311,7 @@ class Reporter:
         """Tell that agents issue operations, as before, which only read and write; `at_once` if each completes here and
         now. `group` is the first one's; those of the others follow at a distance of `step`.
         """
-        number = self._number(len(operations) * len(operations[0][0]))
+        number = self._number(operations.count * len(operations.agents))
         verbs = ("issue", "complete") if at_once and self.completions else ("issue",)
         made = Again(verbs, operations, group, step, number)
         self._defer(made)
@@ -320,8 +320,7 @@ class Reporter:
     def again_committed(self, operations: Operations, group: CommitGroup, source: Source, declared: Declared) -> None:
         """Tell that warps issue operations, as before, and commit them, and that all complete."""
         made = self.again(operations, group, step=0, at_once=False)
-        agents = operations[0][0]
-        fields = "issue", "commits", agents, source, (), declared, None, None, 0, group, 0, True, 0, True, None
+        fields = "issue", "commits", operations.agents, source, (), declared, None, None, 0, group, 0, *PLAIN
         self._report(_new(WarpEvents, fields))
         if self.completions:
             self._defer(made.completed())

@@ -31,8 +31,8 @@ from warploom.machine.core.group import WARP
 from warploom.machine.instructions.mbarrier import Mbarrier, barrier_touch_of
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
-from warploom.machine.observers.deferred import Operations
-from warploom.machine.observers.events import Agent, CommitGroup, Touch, Touches, agent_of
+from warploom.machine.observers.deferred import Agents, OneOperation, Operations
+from warploom.machine.observers.events import Agent, CommitGroup, Source, Touch, Touches, Triple, agent_of
 from warploom.machine.tensor.accumulators import (
     accumulator_view,
     add_products,
@@ -92,9 +92,18 @@ def _granules(descriptor: SharedDescriptor, form: _Form, rank: int) -> Array:
     return footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major) | rank << RANK_SHIFT
 
 
-def _operand(cta: Cta, descriptor: SharedDescriptor, form: _Form) -> Touch:
+class Owner(NamedTuple):
+    """A CTA as the touches of MMAs name it. The `Cta` itself may stand for another one when they are made."""
+
+    cta: Triple
+    rank: int
+    lanes: int
+    """The lanes of its TMEM."""
+
+
+def _operand(owner: Owner, descriptor: SharedDescriptor, form: _Form) -> Touch:
     """An operand in a CTA's shared memory, for observers."""
-    return Touch("reads", "shared", cta.index, "async", _granules(descriptor, form, cta.rank), GRANULE)
+    return Touch("reads", "shared", owner.cta, "async", _granules(descriptor, form, owner.rank), GRANULE)
 
 
 @lru_cache(maxsize=1 << 9)
@@ -191,26 +200,26 @@ class Issue:
             and not (isinstance(self.a, tuple) and self._overlaps(self.a))
         )
 
-    def touches(self, ctas: tuple[Cta, ...]) -> tuple[Touch, ...]:
+    def touches(self, owners: tuple[Owner, ...]) -> tuple[Touch, ...]:
         """Its reads and writes in each CTA, for observers."""
         made, shape, where = self.plan, self.plan.shape, self.plan.placement
         (lane, column), found = self.d, list[Touch]()
         lanes, places = _accumulator(where, lane, column)
-        for number, cta in enumerate(ctas):
+        for number, owner in enumerate(owners):
             b_rows = shape.n // made.group
-            found.append(_operand(cta, self.b, _Form(b_rows, shape.k, shape.b_element, shape.transpose_b)))
+            found.append(_operand(owner, self.b, _Form(b_rows, shape.k, shape.b_element, shape.transpose_b)))
             if isinstance(self.a, SharedDescriptor):
-                found.append(_operand(cta, self.a, _Form(made.rows, shape.k, shape.a_element, shape.transpose_a)))
+                found.append(_operand(owner, self.a, _Form(made.rows, shape.k, shape.a_element, shape.transpose_a)))
             else:
-                found.append(cells("reads", cta, lanes, self.a[1], made.a_columns))
+                found.append(cells("reads", owner.cta, lanes, self.a[1], made.a_columns))
             if made.vectors:
-                everywhere = np.arange(tmem_of(cta).cells.shape[1])
+                everywhere = np.arange(owner.lanes)
                 factors = zip(self.scales, made.scale_columns, strict=True)
-                found += [cells("reads", cta, everywhere, at, count) for at, count in factors]
+                found += [cells("reads", owner.cta, everywhere, at, count) for at, count in factors]
             disabled = _lanes(self.disabled, number)
             kept = places if disabled is None else cell_addresses(lanes[~disabled[lanes]], column)
             verbs = ("reads", "writes") if self.accumulate else ("writes",)
-            found += [Touch(verb, "tensor", cta.index, ENGINE, kept, 4 * made.columns) for verb in verbs]
+            found += [Touch(verb, "tensor", owner.cta, ENGINE, kept, 4 * made.columns) for verb in verbs]
         return tuple(found)
 
     def _overlaps(self, a: Place) -> bool:
@@ -276,6 +285,29 @@ def reader_of(cta: Cta) -> OperandReader:
     return OperandReader(shared.async_whole, view)
 
 
+Touched = dict[tuple[Any, ...], tuple[Touch, ...]]
+"""The touches of MMAs, which come again with every pass of a pipeline."""
+
+
+def _touches(owners: tuple[Owner, ...], touched: Touched, issue: Issue) -> tuple[Touch, ...]:
+    """The reads and writes of an MMA, for observers; remembered."""
+    a = issue.a if isinstance(issue.a, tuple) else issue.a.value
+    key = (issue.plan, issue.d, a, issue.b.value, issue.accumulate, issue.disabled, issue.scales)
+    found = touched.get(key)
+    if found is None:
+        if len(touched) >= _MOST_LISTS:
+            touched.clear()
+        found = touched[key] = issue.touches(owners)
+    return found
+
+
+def _as_reported(
+    owners: tuple[Owner, ...], touched: Touched, agents: Agents, issues: tuple[tuple[Issue, Source], ...]
+) -> list[OneOperation]:
+    """MMAs of one thread, as they are reported."""
+    return [(agents, source, _touches(owners, touched, issue)) for issue, source in issues]
+
+
 class TensorCore:
     """Takes operations of the threads of one CTA or a pair, and hands them to the grid in order."""
 
@@ -285,6 +317,7 @@ class TensorCore:
         "_last",
         "_met",
         "_ordered_before",
+        "_owners",
         "_queue",
         "_readers",
         "_reported",
@@ -294,6 +327,7 @@ class TensorCore:
 
     def __init__(self, ctas: tuple[Cta, ...]) -> None:
         self.ctas = ctas
+        self._owners = tuple([Owner(cta.index, cta.rank, cta.grid.machine.tensor_lanes) for cta in ctas])
         self._readers = [reader_of(cta) for cta in ctas]
         self._queue: list[Issue] = []
         self._met: dict[tuple[Issue, ...], tuple[object, TensorCalls | None]] = {}
@@ -304,8 +338,7 @@ class TensorCore:
         self._ordered_before: dict[int, tuple[Operation, ...]] = {}
         self._reported: dict[tuple[Issue, ...], Operations] = {}
         """The reports of MMAs that were issued before."""
-        self._touched: dict[tuple[Any, ...], tuple[Touch, ...]] = {}
-        """The touches of MMAs, which come again with every pass of a pipeline."""
+        self._touched: Touched = {}
 
     def require_pair(self) -> None:
         """An operation of a pair needs both CTAs alive."""
@@ -317,22 +350,11 @@ class TensorCore:
         if issue.g.cta.mode.convoys:
             if issue.g.grid.reporter is not None:
                 group = self._next_group(issue.thread)
-                issue.g.grid.reporter.done(self._touches(issue), group)
+                issue.g.grid.reporter.done(_touches(self._owners, self._touched, issue), group)
             self._queue.append(issue)
         else:
             run = partial(self._multiply, Run(issue), {})
-            self._hand_over(issue.g, issue.op, issue.thread, run, partial(self._touches, issue))
-
-    def _touches(self, issue: Issue) -> tuple[Touch, ...]:
-        """The reads and writes of an MMA, for observers."""
-        a = issue.a if isinstance(issue.a, tuple) else issue.a.value
-        key = (issue.plan, issue.d, a, issue.b.value, issue.accumulate, issue.disabled, issue.scales)
-        found = self._touched.get(key)
-        if found is None:
-            if len(self._touched) >= _MOST_LISTS:
-                self._touched.clear()
-            found = self._touched[key] = issue.touches(self.ctas)
-        return found
+            self._hand_over(issue.g, issue.op, issue.thread, run, partial(_touches, self._owners, self._touched, issue))
 
     def latest(self, count: int) -> tuple[Issue, ...]:
         """The latest MMAs of those that were kept back."""
@@ -361,7 +383,10 @@ class TensorCore:
             if len(self._reported) >= _MOST_MET:
                 self._reported.clear()
             agents = (self._agent(cta, first.thread),)
-            known = tuple([(agents, grid.source_of(issue.op), self._touches(issue)) for issue in issues])
+            placed = tuple([(issue, grid.source_of(issue.op)) for issue in issues])
+            made = partial(_as_reported, self._owners, self._touched, agents, placed)
+            key = first.thread, len(self.ctas), *[issue.key for issue in issues]
+            known = Operations(agents, len(issues), made, None if None in key else key)
             self._reported[issues] = known
         group = CommitGroup(ENGINE, self._counts.get(first.thread, -1) + 1)
         self._counts[first.thread] = group.number + len(issues) - 1

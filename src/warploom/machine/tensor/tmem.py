@@ -16,7 +16,7 @@ from warploom.diagnostics import Diag
 from warploom.hardware.tmem import COLUMN_MASK, LANE_MASK, LANE_SHIFT
 from warploom.machine.core.group import Waitable
 from warploom.machine.memory import guard_pages
-from warploom.machine.observers.events import Touch
+from warploom.machine.observers.events import Touch, Triple
 from warploom.machine.routines.call_lists import base_of
 from warploom.ptx.isa.table import Op
 
@@ -132,13 +132,13 @@ def cell_addresses(lanes: Array, column: int) -> Array:
     return lanes.reshape(-1) << LANE_SHIFT | column
 
 
-def cells(verb: str, cta: Cta, lanes: Array, column: int, count: int) -> Touch:
+def cells(verb: str, cta: Triple, lanes: Array, column: int, count: int) -> Touch:
     """Columns of some lanes of a CTA's TMEM, for observers."""
-    return Touch(verb, "tensor", cta.index, ENGINE, cell_addresses(lanes, column), 4 * count)
+    return Touch(verb, "tensor", cta, ENGINE, cell_addresses(lanes, column), 4 * count)
 
 
 @lru_cache(maxsize=1 << 10)
-def block_of_cells(verb: str, cta: tuple[int, int, int], lane: int, lanes: int, column: int, count: int) -> Touch:
+def block_of_cells(verb: str, cta: Triple, lane: int, lanes: int, column: int, count: int) -> Touch:
     """Columns of lanes that follow each other in a CTA's TMEM, for observers."""
     return Touch(verb, "tensor", cta, ENGINE, cell_addresses(np.arange(lane, lane + lanes), column), 4 * count)
 
@@ -147,7 +147,7 @@ def _tell(cta: Cta, kind: str, verb: str, base: int, size: int) -> None:
     """Columns change hands."""
     if cta.grid.reporter is not None:
         lanes = np.arange(cta.grid.machine.tensor_lanes)
-        cta.grid.reporter.tell(kind, verb, (cells(verb, cta, lanes, base, size),))
+        cta.grid.reporter.tell(kind, verb, (cells(verb, cta.index, lanes, base, size),))
 
 
 def split_address(address: int) -> tuple[int, int]:

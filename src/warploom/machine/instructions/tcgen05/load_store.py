@@ -10,7 +10,7 @@ their loads read at issue.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,17 @@ from warploom.machine.core.async_operations import Operation
 from warploom.machine.core.group import LOADS, WARP, Loads
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
-from warploom.machine.observers.deferred import Operations
-from warploom.machine.observers.events import WORD, CommitGroup, Touch, Touches, agent_of, lanes_as_bits
+from warploom.machine.observers.deferred import Agents, OneOperation, Operations
+from warploom.machine.observers.events import (
+    WORD,
+    CommitGroup,
+    Source,
+    Touch,
+    Touches,
+    Triple,
+    agent_of,
+    lanes_as_bits,
+)
 from warploom.machine.observers.reporting import Actor, Reporter
 from warploom.machine.tensor.accumulators import tensor_load, tensor_store
 from warploom.machine.tensor.tmem import Tmem, block_of_cells, split_address, tmem_of
@@ -120,10 +129,9 @@ class _Move:
             return None
         return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
 
-    def touches(self, g: Group, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
+    def touches(self, cta: Triple, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
         """The touches of one warp, for observers."""
-        starts = (place[1], place[1] + half) if self.shape == _SPLIT else (place[1],)
-        return tuple([block_of_cells(verb, g.cta.index, place[0], self.lanes, start, self.width) for start in starts])
+        return _touches(cta, verb, place, half if self.shape == _SPLIT else None, self.lanes, self.width)
 
     def _operations(self, g: Group, verb: str, places: list[tuple[int, int] | None], half: int) -> Operations:
         """A load or store of all warps of a group, as it is reported."""
@@ -132,12 +140,13 @@ class _Move:
         if found is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            source = g.grid.source_of(self.op)
             each = [(number, place) for number, place in enumerate(places, g.first_warp) if place is not None]
-            found = self._known[key] = tuple([
-                (((agent_of(g.cta.index, warp), WORD),), source, self.touches(g, verb, place, half))
-                for warp, place in each
-            ])  # fmt: skip
+            agents = [((agent_of(g.cta.index, warp), WORD),) for warp, _ in each]
+            second = half if self.shape == _SPLIT else None
+            touched = partial(_touches, second=second, lanes=self.lanes, width=self.width)
+            made = partial(_as_reported, g.grid.source_of(self.op), agents, touched, verb, [place for _, place in each])
+            found = Operations(agents[0], len(each), made, (id(self), verb, tuple(each), half))
+            self._known[key] = found
         return found
 
     def tell(self, g: Group, what: str, places: list[tuple[int, int] | None], half: int) -> None:
@@ -154,8 +163,29 @@ class _Move:
         for number, place in enumerate(places):
             if place is not None:
                 reporter.narrow(lanes & WORD << WARP * number)
-                _moves(g, what, number).tell(reporter, self.op, self.touches(g, verb, place, half))
+                _moves(g, what, number).tell(reporter, self.op, self.touches(g.cta.index, verb, place, half))
         reporter.narrow(lanes)
+
+
+def _touches(
+    cta: Triple, verb: str, place: tuple[int, int], second: int | None, lanes: int, width: int
+) -> tuple[Touch, ...]:
+    """The touches of one warp: a block of cells, and perhaps a `second` one so many columns further."""
+    lane, column = place
+    starts = (column,) if second is None else (column, column + second)
+    return tuple([block_of_cells(verb, cta, lane, lanes, start, width) for start in starts])
+
+
+def _as_reported(
+    source: Source,
+    agents: Sequence[Agents],
+    touched: Callable[[Triple, str, tuple[int, int]], tuple[Touch, ...]],
+    verb: str,
+    places: Sequence[tuple[int, int]],
+) -> Iterator[OneOperation]:
+    """The loads or stores of several warps."""
+    for each, place in zip(agents, places, strict=True):
+        yield each, source, touched(each[0][0].cta, verb, place)
 
 
 @executes("tcgen05.ld")
@@ -180,7 +210,7 @@ def load(op: Op) -> Run:
             (homes[each.name].file, homes[each.name].index) if isinstance(each, Register) else None for each in items
         ]
         again = partial(_read_again, g, rows, first, now, partial(_read, move, memory, places, half, g.lanes))
-        _moves(g, "ld").add(g, op, again, partial(move.touches, g, "reads", place, half))
+        _moves(g, "ld").add(g, op, again, partial(move.touches, g.cta.index, "reads", place, half))
         return first
 
     return run
@@ -259,7 +289,7 @@ def store(op: Op) -> Run:
             return
         place, write = places[0], partial(_write_seen, g, move, memory, places, table, half)
         assert place is not None
-        _moves(g, "st").add(g, op, write, partial(move.touches, g, "writes", place, half))
+        _moves(g, "st").add(g, op, write, partial(move.touches, g.cta.index, "writes", place, half))
 
     return run
 

@@ -370,7 +370,7 @@ def _copy(
         for cta in core.ctas:
             addresses = footprint(read, shape.rows, shape.row_bytes, "u8") | cta.rank << RANK_SHIFT
             found.append(Touch("reads", "shared", cta.index, "async", addresses, GRANULE))
-            found.append(cells("writes", cta, targets + place[0], place[1], shape.row_bytes // 4))
+            found.append(cells("writes", cta.index, targets + place[0], place[1], shape.row_bytes // 4))
         return tuple(found)
 
     core.submit(g, op, thread_of(g, lane), move, touches)
