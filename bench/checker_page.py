@@ -123,6 +123,8 @@ def litmus(found: Rows) -> list[str]:
         "",
         f"- {len(tests)} tests translated, {len(found['outside'])} outside the model. **Wrong answers: {len(wrong)}.** Revision `{found['revision']}`.",
         f"- Of {allowed} allowed outcomes, twelve schedules show {len(shown)}; the emulator delays stores and not loads.",
+        "- The patterns of `Nvidia/proxy`, with the async proxy in place of surfaces and textures, are `tests/checker/test_proxy_patterns.py`: 10 forbidden",
+        "  outcomes are proved impossible, and 12 allowed ones are refuted, 10 of them by a missing proxy fence, with a schedule that shows the outcome.",
         "",
         *table(
             ["outcome", *verdicts],
