@@ -30,6 +30,7 @@ from warploom.machine.copy.tensor_map_bytes import encode as encode_map
 from warploom.machine.core.deadlock_report import standing
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
+    DelayedStores,
     Failure,
     Parting,
     Shrunk,
@@ -153,9 +154,10 @@ def launch(
     seconds: by default on a terminal and in a notebook, and not in CI. `schedule="explore"` tries up to `budget`
     schedules; the arrays get the results of the eager one, and `Run.failure` names the one that gave wrong results:
     those that differ from the eager ones, or with `compare` those for which that function returns a false value other
-    than None, or raises AssertionError. `stream` is for a GPU: by default PyTorch's current one. `timeout` is a number
-    of seconds after which a run on the emulator, or a wait on a GPU, where a deadlock would hang, is given up: `Stuck`
-    says what each warp was doing. `patience` is its former name.
+    than None, or raises AssertionError; `observers` receive the events of the eager run. `stream` is for a GPU: by
+    default PyTorch's current one. `timeout` is a number of seconds after which a run on the emulator (with `explore`,
+    all of its runs), or a wait on a GPU, where a deadlock would hang, is given up: `Stuck` says what each warp was
+    doing. `patience` is its former name.
     """
     start = time.perf_counter()
     if patience is not None:
@@ -184,7 +186,9 @@ def launch(
     watching = _check_options(schedule, seed, sms, limit, observers, on_progress)
     _check_timeout(timeout)
     if schedule == "explore":
-        return _explore(launch_, check_budget(budget), compare, sms, limit, timeout)
+        if compare is not None and not callable(compare):
+            raise Diag.BAD_LAUNCH.error(what=f"`compare` is {_kind(compare)}; it must be a function without arguments")
+        return _explore(launch_, check_budget(budget), compare, sms, limit, timeout, watching)
     try:
         shows = is_wanted(progress) and on_progress is None
         bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
@@ -246,6 +250,7 @@ class _Exploration:
     compare: Callable[[], object] | None
     sms: int | None
     limit: int | None
+    timeout: float | None = None
     deadline: float | None = None
     before: list[bytes] = field(default_factory=list)
     expected: list[bytes] = field(default_factory=list)
@@ -258,8 +263,17 @@ class _Exploration:
         if not self.before:
             self.before = self.contents()
         self._restore(self.before)
-        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
-        return _run_once(setup if left is None else replace(setup, timeout=left))
+        if self.deadline is None:
+            return _run_once(setup)
+        try:
+            return _run_once(replace(setup, timeout=max(self.deadline - time.monotonic(), 0.0)))
+        except WarploomError as error:
+            if error.diag is not Diag.TIMEOUT:
+                raise
+            # The limit of all runs, not what was left of it.
+            late = Diag.TIMEOUT.error(error.loc, error.notes, **error.fields | {"seconds": self.timeout})
+            late.printed = error.printed
+            raise late from None
 
     def contents(self) -> list[bytes]:
         assert self._setup is not None
@@ -315,21 +329,21 @@ class _Exploration:
         """The failure of a recorded run, which is run once more: where does it part from a passing run, and what writes
         the first wrong element?
         """
-        writes, parting = _Writes(), Parting()
+        writes, parting, late = _Writes(), Parting(), DelayedStores(shown.delayed)
         made = Failure(kind, shown.schedule, found_by, shown.delayed, switched=shown.switched)
         try:
             self.run(passing(shown.schedule), (parting,))
             parting.turn()
-            self.run(shown.schedule.replayed(), (writes, parting))
+            self.run(shown.schedule.replayed(), (writes, parting, late))
         except WarploomError:
             return made
+        made = replace(made, event=late.event or parting.event)
         different = self.first_difference()
         if different is None:
-            return replace(made, event=parting.event)
+            return made
         array, index, expected, found, address = different
-        writer = writes.last(address)
         place = {"array": array, "index": index, "expected": expected, "found": found}
-        return replace(made, event=parting.event, written_by=writer, **place)
+        return replace(made, written_by=writes.last(address), **place)
 
     def is_rounding(self, schedule: Recorded) -> bool:
         """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
@@ -415,10 +429,11 @@ def _explore(
     sms: int | None,
     limit: int | None,
     timeout: float | None,
+    observers: tuple[AnyObserver, ...],
 ) -> Run:
     """Run a launch under a portfolio of schedules; the arrays get the results of the first, `eager`."""
-    work = _Exploration(launch_, compare, sms, limit, None if timeout is None else time.monotonic() + timeout)
-    first = work.run(Eager())
+    work = _Exploration(launch_, compare, sms, limit, timeout, timeout and time.monotonic() + timeout)
+    first = work.run(Eager(), observers)
     verdict = work.verdict()
     work.expected = work.contents()
     if verdict is not None:
@@ -436,6 +451,10 @@ def _explore(
             try:
                 work.run(recorded)
             except WarploomError as error:
+                if error.diag is Diag.TIMEOUT:
+                    error.notes += (f"under `{found_by}`, after {tried - 1} of at most {budget} schedules",)
+                    raise
+                error.notes += (f"under `{found_by}`; not under `eager`",)
                 error.schedule = shrunk(recorded, work.outcome, error.code).schedule  # type: ignore[attr-defined]
                 raise
             kind = work.verdict()
@@ -507,7 +526,7 @@ def _check_options(
     """Verify the emulator's options and return the observers; all that is wrong is reported at once."""
     problems: list[str] = []
     if not isinstance(schedule, str) and not callable(getattr(schedule, "choose", None)):
-        names = "`eager`, `lazy`, `reverse`, `random`, `weak` or a recorded file"
+        names = "`eager`, `lazy`, `reverse`, `random`, `weak`, `hold:KIND`, `starve:WHO`, `explore` or a recorded file"
         problems.append(f"`schedule` is {schedule!r:.60}; it must be {names}, or an object with a method `choose`")
     for name, value in (("seed", seed), ("sms", sms), ("limit", limit)):
         try:

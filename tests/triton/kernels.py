@@ -137,6 +137,16 @@ def count(counter):
 
 
 @triton.jit
+def expect_first(flag):
+    """A store by the first program that the second has to see, without synchronisation."""
+    if tl.program_id(0) == 0:
+        tl.store(flag, 1)
+    else:
+        value = tl.load(flag)
+        tl.device_assert(value == 1)
+
+
+@triton.jit
 def mark(out, at):
     """A race: each program stores its number, plus one."""
     tl.store(out + at, tl.program_id(0) + 1.0)

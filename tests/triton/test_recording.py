@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -103,6 +105,18 @@ def test_exploring_finds_a_lost_update_and_records_the_schedule(tmp_path):
     assert "element 0 of argument 0, counter: int32[1] is 1, under `eager` 4" in caught.value.what
     assert replayed(tmp_path, "--schedule", "eager") == 0
     assert replayed(tmp_path, "--schedule", str(tmp_path / "000_count.schedule.json")) == 1
+
+
+def test_a_fault_of_one_schedule_is_recorded_with_that_schedule(tmp_path):
+    """The second program's assertion fails if it reads before the first has stored."""
+    with pytest.raises(WarploomError) as caught, machine(record=tmp_path, schedule="explore"):
+        kernels.expect_first[(2,)](torch.zeros(1, dtype=torch.int32), debug=True)
+    file, kept = tmp_path / "000_expect_first.launch.json", tmp_path / "000_expect_first.schedule.json"
+    assert caught.value.code == "TRAP"
+    assert re.match(r"under `.+`; not under `eager`", caught.value.notes[-2])
+    assert caught.value.notes[-1] == f"replayed by `warploom run {file} --schedule {kept}`"
+    assert replayed(tmp_path, "--schedule", "eager") in (0, 5)
+    assert replayed(tmp_path, "--schedule", str(kept)) == 2
 
 
 def test_exploring_accepts_what_is_the_same_under_every_schedule():

@@ -63,13 +63,12 @@ class Launches:
             _print(error.printed)
             schedule = getattr(error, "schedule", None)
             if file is not None and schedule is not None:
-                save_schedule(schedule, file)
+                error.notes += (_replayed(file, save_schedule(schedule, file)),)
             raise
         self.ran.append(Launched(name, whole.grid, run.instructions, run.wall_seconds, run.schedules, run.remarks))
         _print(run.printed)
         if run.failure is not None:
-            kept = None if file is None else save_schedule(run.failure.schedule, file)
-            notes = [f"replayed by `warploom run {file} --schedule {kept}`"] if kept else []
+            notes = [] if file is None else [_replayed(file, save_schedule(run.failure.schedule, file))]
             raise Diag.SCHEDULE_DEPENDENT.error(notes=notes, kernel=name, what=run.failure)
 
     def refuted(self) -> WarploomError | None:
@@ -80,6 +79,10 @@ class Launches:
         count = sum(each.verdict is Verdict.REFUTED for each in self.reports)
         what = f"{count} of {len(self.reports)} checked launches are REFUTED:\n" + "\n".join(texts)
         return Diag.NOT_PROVED.error(what=what)
+
+
+def _replayed(file: Path, schedule: Path) -> str:
+    return f"replayed by `warploom run {file} --schedule {schedule}`"
 
 
 def _print(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -102,9 +103,44 @@ def test_a_deadlock_of_one_schedule_is_raised_with_that_schedule(tmp_path):
     ptx = text(LATE_DEADLOCK.replace("@!%p2 bra READ", "@!%p2 bra LATER").replace("READ: ", "LATER: READ: "))
     with pytest.raises(Stuck) as caught:
         launch(ptx, grid=1, block=64, schedule="explore")
+    assert re.search(r"\n  under `[^`]+`; not under `eager`\n", str(caught.value))
     caught.value.schedule.save(tmp_path / "stuck.json")
     with pytest.raises(Stuck):
         launch(ptx, grid=1, block=64, schedule=str(tmp_path / "stuck.json"))
+
+
+LONG_UNDER_ONE = """
+ ld.param.u64 %rd1, [flag]; ld.param.u64 %rd2, [out]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 bra WRITE;
+ ld.global.u32 %r2, [%rd1]; setp.eq.u32 %p2, %r2, 1; @%p2 bra END; mov.u32 %r3, 0;
+AGAIN: add.u32 %r3, %r3, 1; st.global.u32 [%rd2], %r3; setp.ne.u32 %p3, %r3, 0; @%p3 bra AGAIN; bra END;
+WRITE: st.global.u32 [%rd1], 1;
+END:
+"""
+
+
+def test_a_time_limit_is_for_all_schedules_and_names_the_last():
+    """CTA 1 loops if it reads before CTA 0 has stored."""
+    flag, out = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    ptx = text(LONG_UNDER_ONE, "ptr:flag ptr:out")
+    with pytest.raises(Stuck) as caught:
+        launch(ptx, grid=2, block=32, args=(flag, out), schedule="explore", timeout=5)
+    assert caught.value.code == "TIMEOUT"
+    assert "did not finish within 5 s" in caught.value.what
+    assert re.search(r"under `[^`]+`, after [1-9]\d* of at most 64 schedules", caught.value.notes[-1])
+    assert flag[0] == 1  # the results of the eager run
+
+
+def test_observers_receive_the_events_of_the_eager_run():
+    seen = {"eager": [], "explore": []}
+    for schedule, events in seen.items():
+
+        class Watch:
+            def on_event(self, event, events=events):
+                events.append((event.kind, event.agent, event.source.line))
+
+        run(ADDS, "ptr:sum", (np.zeros(1, np.float32),), grid=6, schedule=schedule, observers=[Watch()])
+    assert seen["eager"]
+    assert seen["explore"] == seen["eager"]
 
 
 ADDS = """ld.param.u64 %rd1, [sum]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0;

@@ -200,6 +200,8 @@ def test_a_weak_run_is_found_by_explore_shrunk_and_replayed(tmp_path):
     ran = launch(ptx, grid=2, block=32, args=(data, flag, out), schedule="explore")
     assert ran.failure.found_by == "weak, seed 0"
     assert ran.failure.delayed == ("CTA (0,0) warp 0: store.global 0",)
+    assert ran.failure.event.source.text.startswith("st.global.u32")
+    assert f"parts from a passing run where CTA (0,0), warp 0 at {ran.failure.event.source.loc}" in str(ran.failure)
     file = tmp_path / "weak.json"
     ran.failure.schedule.save(file)
     for array in (data, flag, out):

@@ -42,8 +42,9 @@ class Failure:
     or the code of an error. `schedule` replays the run and can be saved; `delayed` are the operations and warps that it
     keeps back until nothing else can move, as few as show the failure (none: delays alone do not show it), and
     `switched` the places where it interrupts a warp, where that shows it. `event` is the first event that a passing run
-    does not have there: what went ahead of the delayed or interrupted. `array` and `index` name the first element that
-    differs (its byte, where the array is not contiguous), and `written_by` is the event that wrote it last.
+    does not have there: what went ahead of the delayed or interrupted, or the first store that reaches others late.
+    `array` and `index` name the first element that differs (its byte, where the array is not contiguous), and
+    `written_by` is the event that wrote it last.
     """
 
     kind: str
@@ -73,10 +74,14 @@ class Failure:
         return text
 
 
+def _cta(event: Event) -> str:
+    x, y, z = event.agent.cta
+    return f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
+
+
 def _place(event: Event) -> str:
     """The agent and the instruction of an event: `CTA (0,0), warp 3 at FILE:12: `st.global…``."""
-    x, y, z = event.agent.cta
-    cta = f"CTA ({x},{y},{z})" if z else f"CTA ({x},{y})"
+    cta = _cta(event)
     done = " completes" if event.kind == "complete" and event.operation else ""
     return f"{cta}, warp {event.agent.warp} at {event.source.loc}: `{event.source.text}`{done}"
 
@@ -102,6 +107,23 @@ class Parting:
     def turn(self) -> None:
         """The first run is over."""
         self._at = 0
+
+
+class DelayedStores:
+    """An observer that finds the first of some stores that are named as store buffers name them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+        self._counts: dict[str, int] = {}
+        self.event: Event | None = None
+
+    def on_event(self, event: Event) -> None:
+        if self.event is not None or event.kind != "access" or not event.source.instruction.opcode.startswith("st."):
+            return
+        of = f"{_cta(event)} warp {event.agent.warp}: store.{event.space}"
+        number = self._counts[of] = self._counts.get(of, -1) + 1
+        if f"{of} {number}" in self._names:
+            self.event = event
 
 
 def passing(recorded: Recorded) -> Schedule:
@@ -202,4 +224,14 @@ def check_budget(budget: object) -> int:
     return budget
 
 
-__all__ = ["DEFAULT_BUDGET", "Failure", "Parting", "Shrunk", "check_budget", "passing", "portfolio", "shrunk"]
+__all__ = [
+    "DEFAULT_BUDGET",
+    "DelayedStores",
+    "Failure",
+    "Parting",
+    "Shrunk",
+    "check_budget",
+    "passing",
+    "portfolio",
+    "shrunk",
+]
