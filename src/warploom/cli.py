@@ -11,6 +11,7 @@ import argparse
 import errno
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -268,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     triton.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
     triton.add_argument("--sms", type=_natural, metavar="N", help="number of SMs (default: those of the hardware)")
     triton.add_argument("--limit", type=_natural, metavar="N", help="limit on the warp instructions of a launch")
-    triton.add_argument("--timeout", type=float, metavar="S", help="time limit of the script, in seconds")
+    triton.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of the script, in seconds")
     triton.add_argument("--record", type=Path, metavar="DIR", help="write a launch file for every launch, for `run`")
     triton.add_argument("--check", action="store_true", help="check every launch, and exit as `warploom check` does")
     triton.add_argument(
@@ -297,7 +298,7 @@ def _parser() -> argparse.ArgumentParser:
     cuda.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of the random schedule (0)")
     cuda.add_argument("--sms", type=_natural, metavar="N", help="number of SMs (default: those of the hardware)")
     cuda.add_argument("--limit", type=_natural, metavar="N", help="limit on the warp instructions of a launch")
-    cuda.add_argument("--timeout", type=float, metavar="S", help="time limit of the program, in seconds")
+    cuda.add_argument("--timeout", type=_seconds, metavar="S", help="time limit of the program, in seconds")
     cuda.add_argument(
         "--repeats", type=_natural, metavar="N", help="run at most N equal launches in a row: shortens timing loops"
     )
@@ -332,6 +333,17 @@ def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
         name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.", allow_abbrev=False
     )
     return parser
+
+
+def _seconds(text: str) -> float:
+    """A positive number of seconds, at most a year."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= 365 * 24 * 3600:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a positive number of seconds")
+    return seconds
 
 
 def _natural(text: str) -> int:

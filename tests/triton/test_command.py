@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from warploom.cli import main
+
 SCRIPT = """
     import sys
     import torch
@@ -111,6 +113,15 @@ def test_exit_statuses(tmp_path, argument, status, message):
     if message:
         assert "scale.py" in done.stderr
         assert "runpy" not in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "x"])
+@pytest.mark.parametrize("command", ["triton", "cuda"])
+def test_a_wrong_timeout(command, seconds, capsys):
+    assert main([command, "--timeout", seconds, "program"]) == 3
+    assert f"argument --timeout: `{seconds}` is not a positive number of seconds" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_timeout(tmp_path):

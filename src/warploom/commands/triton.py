@@ -48,7 +48,8 @@ def _show_explored(launches: Sequence[Any]) -> None:
     runs = sum(each.schedules for each in launches)
     for remark in dict.fromkeys(text for each in launches for text in each.remarks):
         sys.stderr.write(f"{remark}\n")
-    sys.stderr.write(f"the same under every schedule: {len(launches)} launches, {runs} runs\n")
+    count = len(launches)
+    sys.stderr.write(f"the same under every schedule: {count} launch{'es' * (count > 1)}, {runs} runs\n")
 
 
 def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
