@@ -766,8 +766,12 @@ class Grid:
 
     def source_of(self, op: Op) -> Source:
         """The place of an instruction, for events."""
-        instruction = op.instruction
-        return Source(instruction.loc or Loc(self.program.file, instruction.line), instruction, self.number_of(op))
+        instruction, sources = op.instruction, self.program.sources
+        found: Source | None = sources.get(id(instruction))
+        if found is None or found.instruction is not instruction:
+            where = instruction.loc or Loc(self.program.file, instruction.line)
+            found = sources[id(instruction)] = Source(where, instruction, self.number_of(op))
+        return found
 
     def number_of(self, op: Op) -> int:
         """The place of an instruction among those of the kernel; -1 for one that is none of them."""
@@ -779,8 +783,14 @@ class Grid:
 
     def _native_sites(self) -> dict[int, NativeSite]:
         """The barriers and copies that native code may execute, by the numbers of their instructions."""
-        found = {at: native_site(op, self) for at, op in enumerate(self.program.ops)}
-        return {at: site for at, site in found.items() if site is not None}
+        whole = any(mode.of_whole_ctas is not None for mode in self.modes)
+        known = self.program.native_sites
+        found: dict[int, NativeSite] | None = known.get((whole, self.usual.immediate))
+        if found is None:
+            made = {at: native_site(op, self, whole=whole) for at, op in enumerate(self.program.ops)}
+            found = {at: site for at, site in made.items() if site is not None}
+            known[whole, self.usual.immediate] = found
+        return found
 
     def loc_of(self, op: Op) -> Loc:
         return op.instruction.loc or Loc(self.program.file, op.instruction.line)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from warploom.machine.core.participation import absent, whole_warps
 from warploom.machine.core.registry import TOGETHER, Run, executes
 from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
-from warploom.machine.observers.deferred import Again, Operations
-from warploom.machine.observers.events import WORD, CommitGroup, Touch, agent_of, warps_of
+from warploom.machine.observers.deferred import Again, Agents, OneOperation, Operations
+from warploom.machine.observers.events import WORD, CommitGroup, Source, Touch, Triple, agent_of, warps_of
 from warploom.machine.observers.reporting import Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -334,10 +334,9 @@ class Pipeline(Waitable):
             if len(self.known) >= _MOST_KNOWN:
                 self.known.clear()
             agents = warps_of(agent_of(cta.index, self.warpgroup.index * _WARPS), _LANES)
-            made = [
-                (agents, cta.grid.source_of(issue.multiply.op), _touches(issue, cta.index, cta.rank)) for issue in new
-            ]
-            found = self.known[new] = Operations(agents, len(new), lambda: made)
+            placed = [(issue, cta.grid.source_of(issue.multiply.op)) for issue in new]
+            made = partial(_as_reported, agents, placed, cta.index, cta.rank)
+            found = self.known[new] = Operations(agents, len(new), made, (self.warpgroup.index, new))
         return found
 
     def _note(self, issued: int, part: Issued | Again | None) -> None:
@@ -481,7 +480,7 @@ class Pipeline(Waitable):
 
 
 @lru_cache(maxsize=1024)
-def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch, ...]:
+def _touches(issue: Issue, cta: Triple, rank: int) -> tuple[Touch, ...]:
     """The reads and writes of an operation. Any warp's part may read all of A and B; registers are each warp's own."""
     multiply, found = issue.multiply, []
     for form, value in ((multiply.a, issue.a), (multiply.b, issue.b)):
@@ -496,7 +495,15 @@ def _touches(issue: Issue, cta: tuple[int, int, int], rank: int) -> tuple[Touch,
     return (*found, _registers("writes", cta, issue.d))
 
 
-def _registers(verb: str, cta: tuple[int, int, int], rows: RowNames) -> Touch:
+def _as_reported(
+    agents: Agents, issues: Sequence[tuple[Issue, Source]], cta: Triple, rank: int
+) -> Iterator[OneOperation]:
+    """Operations of a warpgroup, as they are reported."""
+    for issue, source in issues:
+        yield agents, source, _touches(issue, cta, rank)
+
+
+def _registers(verb: str, cta: Triple, rows: RowNames) -> Touch:
     return Touch(verb, "register", cta, "async", np.array(rows.indices, np.int64), BITS["b32"] // 8)
 
 

@@ -78,7 +78,7 @@ class Operations:
 class Again:
     """Operations that are issued one after the other, as before, or that complete; if both, each completes at once."""
 
-    __slots__ = ("_events", "_kind", "_number", "_operations", "_step", "_warps", "cta", "group", "likeness", "verbs")
+    __slots__ = ("_events", "_kind", "_number", "_operations", "_step", "group", "verbs")
     phase = 0
 
     def __init__(
@@ -91,16 +91,21 @@ class Again:
         """The kind of their groups, and the number of the first one's; those of the others follow at a distance."""
         self._number = number
         """The number of the first warp's part of the first operation; those of the others follow."""
-        agents = operations.agents
-        self._warps = len(agents)
-        self.cta: Triple = agents[0][0].cta
-        key, same = (id(operations), operations) if operations.likeness is None else (operations.likeness, None)
-        self.likeness: tuple[Hashable, object] = (verbs, self._kind, step, key), same
         self._events: list[WarpEvents] = []
 
     @property
     def total(self) -> int:
-        return self._operations.count * self._warps * len(self.verbs)
+        return self._operations.count * len(self._operations.agents) * len(self.verbs)
+
+    @property
+    def cta(self) -> Triple:
+        return self._operations.agents[0][0].cta
+
+    @property
+    def likeness(self) -> tuple[Hashable, object]:
+        operations = self._operations
+        key, same = (id(operations), operations) if operations.likeness is None else (operations.likeness, None)
+        return (self.verbs, self._kind, self._step, key), same
 
     def completed(self) -> Again:
         """Their completion, of operations that were issued."""
@@ -124,15 +129,14 @@ class Again:
                         [(_new(Agent, (agent.cta, agent.warp, each)), lanes) for each, (agent, lanes) in engines]
                     )
                 found.append(_new(WarpEvents, (verb, "operation", who, *rest)))
-            number += self._warps
+            number += len(agents)
         return found
 
 
 class Commit:
     """The commit of operations that are complete, to a barrier: it arrives in a phase, and may end it."""
 
-    __slots__ = ("_barrier", "_declared", "_ends", "_events", "_kind", "_number", "_touch", "_who", "cta", "group",
-                 "likeness", "phase")  # fmt: skip
+    __slots__ = ("_barrier", "_declared", "_ends", "_events", "_kind", "_number", "_touch", "_who", "group", "phase")
 
     def __init__(
         self,
@@ -146,17 +150,24 @@ class Commit:
         *,
         ends: bool,
     ) -> None:
-        agent, lanes, source = self._who = who
+        self._who = who
         self._touch, self._declared, self._barrier, self._number, self._ends = touch, declared, barrier, number, ends
         self._kind, self.group = group
-        self.phase, self.cta = phase, agent.cta
-        key = agent.warp, lanes, barrier.cta == agent.cta, barrier.address, ends, source.number
-        self.likeness: tuple[Hashable, object] = key, None
+        self.phase = phase
         self._events: list[WarpEvents] = []
 
     @property
     def total(self) -> int:
         return 3 + self._ends
+
+    @property
+    def cta(self) -> Triple:
+        return self._who[0].cta
+
+    @property
+    def likeness(self) -> tuple[Hashable, object]:
+        (agent, lanes, source), barrier = self._who, self._barrier
+        return (agent.warp, lanes, barrier.cta == agent.cta, barrier.address, self._ends, source.number), None
 
     def read_from_global(self) -> Touch:
         raise ValueError("a commit does not access global memory")

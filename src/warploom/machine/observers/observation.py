@@ -300,13 +300,14 @@ _NATIVE = {
 }
 
 
-def native_site(op: Op, grid: Grid) -> NativeSite | None:
-    """An instruction of whose entries native events are made; None for every other one."""
+def native_site(op: Op, grid: Grid, *, whole: bool) -> NativeSite | None:
+    """An instruction of whose entries native events are made; None for every other one. `whole` if all threads of a CTA
+    may act as one.
+    """
     does = _NATIVE.get(op.family)
     if does is None:
         return None
-    alone = any(mode.of_whole_ctas is not None for mode in grid.modes)
-    if not (alone if does == "syncs" else grid.usual.immediate):
+    if not (whole if does == "syncs" else grid.usual.immediate):
         return None
     index = op.operands["a"] if does == "syncs" else None
     declared = {effect.verb: _declared(op, effect) for effect in op.form.effects}

@@ -262,16 +262,16 @@ class Reporter:
 
     def _report(self, warp_events: WarpEvents) -> None:
         """Pass events to those that see each of them, and keep them for those that get batches."""
-        logged = 0 if self.log is None else self.log.count
-        if self._single:
-            if logged:
-                self.flush()
-                logged = 0
-            for event in warp_events.events():
-                for observer in self._single:
-                    observer.on_event(event)
+        if not self._single:
+            self._keep(0 if self.log is None else self.log.count, warp_events)
+            return
+        if self.log is not None and self.log.count:
+            self.flush()
+        for event in warp_events.events():
+            for observer in self._single:
+                observer.on_event(event)
         if self._in_batches:
-            self._keep(logged, warp_events)
+            self._keep(0, warp_events)
 
     def _keep(self, logged: int, events: WarpEvents | Deferred) -> None:
         """Keep events for those that get batches, after so many entries of the log."""

@@ -141,6 +141,12 @@ class Program:
     """The instructions that are executed together: the first, how many, and the commit that ends them, or -1."""
     reports: dict[int, Any] = field(default_factory=dict)
     """The events of instructions, by the identity of their `Op`, as `observers/observation.py` works them out."""
+    sources: dict[int, Any] = field(default_factory=dict)
+    """The places of instructions for events, by the identity of the instruction, which they hold."""
+    native_sites: dict[tuple[bool, bool], Any] = field(default_factory=dict)
+    """The barriers and copies that native code executes, for launches with CTAs that act as a whole or not, and whose
+    operations complete as they are issued or not.
+    """
     stored: dict[str, StoredText] = field(default_factory=dict)
     """Whole texts as they are on disk."""
     _texts: dict[str, Text] = field(default_factory=dict)

@@ -317,22 +317,22 @@ def _write(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | Non
 class _Moves(Loads):
     """The loads or the stores of one warp: how many there were, and those under way. They complete in order."""
 
-    __slots__ = ("_count", "_last", "_unread", "what")
+    __slots__ = ("_last", "_unread", "issued", "what")
 
     def __init__(self, what: str) -> None:
         super().__init__()
         self.what = what
-        self._count = 0
+        self.issued = 0
         self._last: tuple[Operation, ...] = ()
         self._unread: set[int] = set()
         """Loads, by the identity of their `Op`, none of whose registers has been read, where there are observers."""
 
     def add(self, g: Group, op: Op, run: Callable[[], None], touches: Touches) -> None:
-        group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self._count)
+        group = None if g.grid.reporter is None else CommitGroup(_KINDS[self.what], self.issued)
         operation = submit(g, op, run, touches=touches, group=group, after=self._last)
         operation.then.append(self)
         self._last = (operation,)
-        self._count += 1
+        self.issued += 1
         if group is not None:
             self._unread.add(id(op))
 
@@ -344,12 +344,12 @@ class _Moves(Loads):
     def count(self, op: Op) -> None:
         """Count a load or store that observers know of."""
         self._unread.add(id(op))
-        self._count += 1
+        self.issued += 1
 
     @property
     def group(self) -> CommitGroup:
         """The number of the next one, for observers."""
-        return CommitGroup(_KINDS[self.what], self._count)
+        return CommitGroup(_KINDS[self.what], self.issued)
 
     def wait_for_all(self) -> None:
         """Take note that the warp has waited for all of them."""
@@ -390,7 +390,7 @@ class _Moves(Loads):
         reporter.actor, reporter.lanes = before, lanes
 
     def describe(self) -> str:
-        return f"tcgen05.wait::{self.what}: some of {self._count} are incomplete"
+        return f"tcgen05.wait::{self.what}: some of {self.issued} are incomplete"
 
 
 _KINDS = {"ld": LOADS, "st": "tensor store"}
@@ -408,7 +408,7 @@ def _moves(g: Group, what: str, number: int = 0) -> _Moves:
 def _alike(g: Group, what: str) -> list[_Moves]:
     """Those of all warps of a group, if as many have been issued by each of them; else nothing."""
     every = [_moves(g, what, number) for number in range(g.warps)]
-    return every if all(each.group == every[0].group for each in every) else []
+    return every if all(each.issued == every[0].issued for each in every) else []
 
 
 @executes("tcgen05.wait")
