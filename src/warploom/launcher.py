@@ -30,12 +30,10 @@ from warploom.machine.copy.tensor_map_bytes import encode as encode_map
 from warploom.machine.core.deadlock_report import standing
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
-    DelayedStores,
     Failure,
-    Parting,
     Shrunk,
     check_budget,
-    passing,
+    parting_event,
     portfolio,
     shrunk,
 )
@@ -329,15 +327,12 @@ class _Exploration:
         """The failure of a recorded run, which is run once more: where does it part from a passing run, and what writes
         the first wrong element?
         """
-        writes, parting, late = _Writes(), Parting(), DelayedStores(shown.delayed)
+        writes = _Writes()
         made = Failure(kind, shown.schedule, found_by, shown.delayed, switched=shown.switched)
         try:
-            self.run(passing(shown.schedule), (parting,))
-            parting.turn()
-            self.run(shown.schedule.replayed(), (writes, parting, late))
+            made = replace(made, event=parting_event(self.run, shown, writes))
         except WarploomError:
             return made
-        made = replace(made, event=late.event or parting.event)
         different = self.first_difference()
         if different is None:
             return made

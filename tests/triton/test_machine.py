@@ -584,3 +584,11 @@ def test_elements_in_messages_have_the_tensor_s_type_and_shape():
     with pytest.raises(WarploomError) as caught, warploom.triton.machine(schedule="explore"):
         kernels.mark[(2,)](out, 7)
     assert "element (1, 2) of argument 0, out: float16[3, 5]" in str(caught.value)
+
+
+def test_elements_of_descriptors_in_messages_have_the_tensor_s_type_and_shape():
+    """Two programs store different values to one tile, through a descriptor."""
+    out = torch.zeros(20, 40, dtype=torch.float16)
+    with pytest.raises(WarploomError) as caught, warploom.triton.machine(schedule="explore"):
+        kernels.mark_tile[(2,)](TensorDescriptor.from_tensor(out, [4, 8]), 8, 16)
+    assert "element (8, 16) of argument 0, out: float16[20, 40] is " in str(caught.value)

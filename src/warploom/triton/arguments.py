@@ -64,16 +64,7 @@ class Pointer:
     """Triton's name of what it points to: `fp16`, `i64`."""
 
     def argument(self) -> Any:
-        """The memory from the address on, with the type and, if it is all of it, the shape of the tensor: messages
-        name elements.
-        """
-        memory, tensor = self.storage.bytes[self.offset :], self.storage.tensor
-        name = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        if name not in ELEMENTS or len(memory) % tensor.element_size():
-            return memory
-        typed = memory.view(ELEMENTS[name])
-        whole = self.offset == 0 and tensor.is_contiguous() and tensor.numel() == len(typed)
-        return typed.reshape(tuple(tensor.shape)) if whole else typed
+        return typed(self.storage, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +75,20 @@ class Descriptor:
     fields: Mapping[str, Any]
 
     def argument(self) -> Any:
-        return TensorMap(self.storage.bytes, **self.fields)
+        return TensorMap(typed(self.storage), **self.fields)
+
+
+def typed(storage: Storage, offset: int = 0) -> Any:
+    """The memory from an offset on, with the type and, if it is all of it, the shape of the tensor: messages name
+    elements.
+    """
+    memory, tensor = storage.bytes[offset:], storage.tensor
+    name = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+    if name not in ELEMENTS or len(memory) % tensor.element_size():
+        return memory
+    elements = memory.view(ELEMENTS[name])
+    whole = offset == 0 and tensor.is_contiguous() and tensor.numel() == len(elements)
+    return elements.reshape(tuple(tensor.shape)) if whole else elements
 
 
 Parameter = Scalar | Pointer | Descriptor

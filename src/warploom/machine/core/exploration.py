@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_BUDGET = 64
 _SHRINKING_RUNS = 48
+_MOST_TEXT = 160
 _MOST_WARPS = 16
 _MOST_BARRIERS = 12
 
@@ -83,7 +84,9 @@ def _place(event: Event) -> str:
     """The agent and the instruction of an event: `CTA (0,0), warp 3 at FILE:12: `st.global…``."""
     cta = _cta(event)
     done = " completes" if event.kind == "complete" and event.operation else ""
-    return f"{cta}, warp {event.agent.warp} at {event.source.loc}: `{event.source.text}`{done}"
+    text = event.source.text
+    short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
+    return f"{cta}, warp {event.agent.warp} at {event.source.loc}: `{short}`{done}"
 
 
 class Parting:
@@ -124,6 +127,18 @@ class DelayedStores:
         number = self._counts[of] = self._counts.get(of, -1) + 1
         if f"{of} {number}" in self._names:
             self.event = event
+
+
+def parting_event(run: Callable[[Schedule, tuple[Any, ...]], object], shown: Shrunk, observer: Any) -> Event | None:
+    """The first event of a failing run that a passing one does not have there, or the first store that it delays.
+
+    `run` runs the launch under a schedule with observers; the last run is the failing one, and `observer` sees it.
+    """
+    late, parting = DelayedStores(shown.delayed), Parting()
+    run(passing(shown.schedule), (parting,))
+    parting.turn()
+    run(shown.schedule.replayed(), (observer, parting, late))
+    return late.event or parting.event
 
 
 def passing(recorded: Recorded) -> Schedule:
@@ -226,12 +241,10 @@ def check_budget(budget: object) -> int:
 
 __all__ = [
     "DEFAULT_BUDGET",
-    "DelayedStores",
     "Failure",
-    "Parting",
     "Shrunk",
     "check_budget",
-    "passing",
+    "parting_event",
     "portfolio",
     "shrunk",
 ]
