@@ -109,6 +109,22 @@ def test_a_deadlock_of_one_schedule_is_raised_with_that_schedule(tmp_path):
         launch(ptx, grid=1, block=64, schedule=str(tmp_path / "stuck.json"))
 
 
+EARLY = """
+ @%first mbarrier.init.shared::cta.b64 [bars], 1; bar.sync 0; ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [out];
+ @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [bars], 128;
+ @%first cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [data], [%rd1], 128, [bars];
+ bar.sync 0; ld.shared.u32 %r1, [data]; @%first st.global.u32 [%rd2], %r1;
+W: mbarrier.try_wait.parity.shared::cta.b64 %p4, [bars], 0; @!%p4 bra W;
+"""
+
+
+def test_a_late_copy_that_was_never_a_choice_is_named():
+    """All threads read before they wait for the copy: it completes when nothing else can move, under `lazy`."""
+    x, out = np.full(32, 7, np.uint32), np.zeros(1, np.uint32)
+    failure = launch(text(EARLY, "ptr:x ptr:out"), grid=1, block=64, args=(x, out), schedule="explore").failure
+    assert failure.delayed == ("CTA (0,0) warp 0: cp.async.bulk.load 0",)
+
+
 LONG_UNDER_ONE = """
  ld.param.u64 %rd1, [flag]; ld.param.u64 %rd2, [out]; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 bra WRITE;
  ld.global.u32 %r2, [%rd1]; setp.eq.u32 %p2, %r2, 1; @%p2 bra END; mov.u32 %r3, 0;

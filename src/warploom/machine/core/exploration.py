@@ -180,7 +180,7 @@ def shrunk(recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: 
     interrupted between two accesses: the places where the schedule did that are tried next. Where neither shows the
     failure, the recording stays as it is.
     """
-    taken = dict.fromkeys(choice[3].partition(" lanes ")[0] for choice in recorded.choices if choice[0] == "step")
+    taken = _taken(recorded)
     operations = [name for name in taken if ": " in name]
     inner, starts = recorded.inner, [operations]
     if isinstance(inner, Hold):
@@ -207,7 +207,16 @@ def shrunk(recorded: Recorded, outcome: Callable[[Schedule], str | None], kind: 
         best, places = _fewest(list(switches(recorded.steps).items()), switched)
         if best is not None:
             return Shrunk(best, (), tuple(f"{one} after {blocks} blocks by {other}" for (one, blocks), other in places))
-    return Shrunk(recorded)
+    # A late operation that was all that could move was not a choice; where operations complete at once, it is one.
+    early = Recorded(Delay(frozenset(), recorded.name, recorded.buffers, recorded.barrier, recorded.interrupts))
+    outcome(early)
+    best, names = _fewest([name for name in _taken(early) if ": " in name and name not in operations], delayed)
+    return Shrunk(recorded) if best is None else Shrunk(best, tuple(names))
+
+
+def _taken(recorded: Recorded) -> dict[str, None]:
+    """The warps and operations that a recording chose for a step."""
+    return dict.fromkeys(choice[3].partition(" lanes ")[0] for choice in recorded.choices if choice[0] == "step")
 
 
 def _fewest(given: list[T], fails: Callable[[list[T]], Recorded | None]) -> tuple[Recorded | None, list[T]]:
