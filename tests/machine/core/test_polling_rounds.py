@@ -96,6 +96,16 @@ def test_a_loop_with_barriers_that_cannot_end_is_a_deadlock(loop, schedule, engi
     assert {str(waiter.loc) for waiter in error.waiters if waiter.state == "polling"} == {str(error.loc)}
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ctas_that_poll_one_lock_do_not_wake_each_other(schedule, engine):
+    """Each stores to its own shared memory in its loop, and releases those stores at the lock and at barriers."""
+    body = LOOPS["a lock by Triton"].replace("atom.acquire.gpu", "atom.acq_rel.gpu")
+    text = HEAD + body.format(extra="") + TAIL
+    held, out = np.ones(1, np.uint32), np.zeros(1, np.uint32)
+    with pytest.raises(Stuck, match="DEADLOCK"):
+        launch(text, grid=4, block=128, args=(held, out), schedule=schedule, limit=5_000_000)
+
+
 @pytest.mark.parametrize("block", [32, 128, 256, 1024])
 def test_the_number_of_warps_does_not_matter(block):
     for schedule in ("eager", "lazy", "random"):

@@ -224,11 +224,13 @@ class StoreBuffers:
                     self._grid.effects += 1
                 else:
                     self._grid.count_local_effect()
-                # What they poll may look different now, although memory has not changed.
+                # What they poll may look different now, although memory has not changed; not in other clusters.
                 for group in self._grid.parked:
-                    group.forget_words()
+                    if group.cta.cluster is g.cta.cluster:
+                        group.forget_words()
                 for each in self._grid.rounds:
-                    each.forget_words()
+                    if each.cluster is g.cta.cluster:
+                        each.forget_words()
                 self._put(store)
 
     def commit(self, store: Store) -> None:
