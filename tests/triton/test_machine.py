@@ -275,6 +275,22 @@ def test_each_function_of_torch_cuda_is_one_object():
     assert len({id(each) for each in replaced}) == len(replaced)
 
 
+def test_generators_of_the_gpu_have_a_seed_and_an_offset():
+    """Programs that make Philox numbers of their own, such as those of dropout, take both from the default generator."""
+    with warploom.triton.machine():
+        default, own = torch.cuda.default_generators[torch.cuda.current_device()], torch.Generator("cuda")
+        torch.manual_seed(5)
+        assert (default.initial_seed(), default.get_offset()) == (5, 0)
+        default.set_offset(12)
+        assert default.get_offset() == 12
+        torch.cuda.manual_seed(7)
+        assert (default.initial_seed(), default.get_offset()) == (7, 0)
+        drawn = [torch.randn(9, device="cuda", generator=own.manual_seed(3)) for _ in range(2)]
+        assert torch.equal(*drawn)
+        assert own.get_offset() == 0
+    assert torch.default_generator.initial_seed() == 7
+
+
 def test_a_device_by_its_number():
     with warploom.triton.machine():
         for device in (0, triton.runtime.driver.active.get_current_device()):

@@ -38,6 +38,40 @@ class _Profiler:
         return lambda *_, **__: 0
 
 
+class _Generator(torch.Generator):
+    """A generator of the CPU with the offset of one for CUDA, which programs with their own Philox numbers advance."""
+
+    _offset = 0
+
+    def get_offset(self) -> int:
+        return self._offset
+
+    def set_offset(self, offset: int) -> None:
+        self._offset = int(offset)
+
+    def manual_seed(self, seed: int) -> Any:
+        self._offset = 0
+        return super().manual_seed(seed)
+
+
+class _DefaultGenerator(_Generator):
+    """The default generator of the GPU: its seed and state are those of the CPU's."""
+
+    def initial_seed(self) -> int:
+        return int(torch.default_generator.initial_seed())
+
+    def manual_seed(self, seed: int) -> Any:
+        torch.default_generator.manual_seed(int(seed))
+        return super().manual_seed(seed)
+
+    def get_state(self) -> Any:
+        return torch.default_generator.get_state()
+
+    def set_state(self, state: Any) -> Any:
+        torch.default_generator.set_state(state)
+        return super().set_state(state)
+
+
 def properties(options: Options) -> SimpleNamespace:
     """The device properties under PyTorch's names."""
     hardware = options.hardware
@@ -79,13 +113,13 @@ def _choose(device: Any) -> None:
         host_of(device)
 
 
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(int(seed))
-
-
 def answer(patches: Patches, options: Options) -> None:
     """Replace the functions of `torch.cuda` and `torch.accelerator` that programs ask."""
-    known = properties(options)
+    known, default = properties(options), _DefaultGenerator()
+
+    def seed_default(seed: int) -> None:
+        default.manual_seed(int(seed))
+
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -105,12 +139,13 @@ def answer(patches: Patches, options: Options) -> None:
         "get_arch_list": lambda: [options.target],
         "is_bf16_supported": lambda including_emulation=True: True,
         "can_device_access_peer": lambda device, peer: False,
-        "manual_seed": _seed,
-        "manual_seed_all": _seed,
+        "manual_seed": seed_default,
+        "manual_seed_all": seed_default,
+        "default_generators": (default,),
         "seed": _nothing,
         "seed_all": _nothing,
-        "get_rng_state": lambda device=None: torch.default_generator.get_state(),
-        "set_rng_state": lambda state, device=None: torch.default_generator.set_state(state) and None,
+        "get_rng_state": lambda device=None: default.get_state(),
+        "set_rng_state": lambda state, device=None: default.set_state(state) and None,
         "empty_cache": _nothing,
         "ipc_collect": _nothing,
         "reset_peak_memory_stats": _nothing,
@@ -187,6 +222,6 @@ def _generator() -> Any:
             return isinstance(value, real)
 
         def __call__(cls, device: Any = "cpu") -> Any:
-            return real("cpu")
+            return _Generator("cpu")
 
     return Meta("Generator", (), {})
