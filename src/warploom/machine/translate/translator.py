@@ -39,6 +39,7 @@ from warploom.ptx.analysis.inlining import inline
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.lockstep import Lockstep, lockstep
 from warploom.ptx.analysis.polling_loops import polling_loops, repeated_blocks
+from warploom.ptx.analysis.state_spaces import in_their_spaces
 from warploom.ptx.analysis.tensor_loads import loads_read_by, uses_of_pending_loads
 from warploom.ptx.analysis.uniformity import classify
 from warploom.ptx.analysis.wgmma_hazards import accessed_before_commit, accesses_since_fence, asynchronous_registers
@@ -493,7 +494,7 @@ def translate(
 ) -> Program:
     """Verify a kernel and prepare its blocks."""
     kernel = inline(module, kernel, file)
-    ops = decode_kernel(kernel, module.target[0], file)
+    ops = in_their_spaces(decode_kernel(kernel, module.target[0], file), module, kernel, file)
     begins = _is_visible if preemptible else None
     flow = flows.build(kernel, file, ops, begins)
     read = dict[int, frozenset[int]]()

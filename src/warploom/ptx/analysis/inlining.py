@@ -7,6 +7,7 @@ stack: see `recursion`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from warploom.diagnostics import Diag, Loc
@@ -97,6 +98,7 @@ class _Inliner:
         if function is None:
             raise Diag.NOT_MODELLED.error(where, what=f"`{call.text}` (a call of code outside the module)")
         arguments, results = call_operands(call)
+        _check_passed((*arguments, *results), caller, call, where)
         if len(results) != len(function.results) or len(arguments) != len(function.params):
             raise Diag.BAD_OPERANDS.error(
                 where,
@@ -186,6 +188,16 @@ class _Inliner:
                     call.loc or Loc(self.file, call.line), what=f"passing `{actual}` as a .param"
                 )
         return enter, leave
+
+
+def _check_passed(items: Iterable[object], caller: Kernel, call: Instruction, where: Loc) -> None:
+    """Raise an error if a call passes a variable outside the .param space of its caller, as ptxas does."""
+    passed = {each.name for each in (*caller.variables, *caller.params, *caller.results) if each.space == "param"}
+    wrong = [item.name for item in items if isinstance(item, Symbol) and item.name not in passed]
+    if wrong:
+        what = f"`{wrong[0]}` is not a variable in .param of `{caller.name}`"
+        takes = "registers, numbers and variables in .param"
+        raise Diag.BAD_OPERANDS.error(where, text=call.text, what=what, takes=takes)
 
 
 def _bits(type_: str) -> int:
