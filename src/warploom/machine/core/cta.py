@@ -13,6 +13,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Diag
 from warploom.machine.core.group import DONE, READY, WAITING, WARP, WARPGROUP, Group, Waitable, Warpgroup
 from warploom.machine.core.lane_masks import lane_bits
+from warploom.machine.core.late_arrivals import arrive_later, is_late
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import PEER_SIZE, PEER_WORDS
 from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
@@ -123,8 +124,8 @@ class NamedBarrier(Waitable):
     def arrive(self, threads: int, needed: int | None, yes: int | None = None, voters: int = 0) -> None:
         """Count arriving threads, with their votes where the barrier reduces; the last one completes it."""
         grid = self.cta.grid
-        if grid.late_barrier and grid.is_late(name := f"barrier {self.index}"):
-            grid.arrive_later(name, partial(self._arrive, threads, needed, yes, voters))
+        if grid.late_barrier and is_late(grid, name := f"barrier {self.index}"):
+            arrive_later(grid, name, partial(self._arrive, threads, needed, yes, voters))
         else:
             self._arrive(threads, needed, yes, voters)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from warploom.machine.core.group import DONE, EXPIRED, READY, WAITING, WARP, Gro
 from warploom.machine.core.names import role_of
 from warploom.machine.core.options import Options
 from warploom.machine.core.polling_rounds import Expiries, Rounds, deciding, is_expiring
-from warploom.machine.core.schedule import ARRIVAL, CANCEL, CLUSTER_MODES, TURNS, WARPS, Eager, Random, Replay, Starve
+from warploom.machine.core.schedule import CANCEL, CLUSTER_MODES, TURNS, WARPS, Eager, Random, Replay, Starve
 from warploom.machine.core.setup import Setup, Triple, WarpState, resident_bytes, resident_clusters
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
@@ -678,31 +678,6 @@ class Grid:
             waitable.notify()
         if listed:
             operation.cluster.in_flight -= 1
-
-    def is_late(self, barrier: str) -> bool:
-        """True if the schedule keeps the arrivals at a barrier back."""
-        late = self.late_barrier
-        return bool(late) and (barrier in (late, f"barrier {late}") or barrier.startswith(f"{late}["))
-
-    def arrive_later(self, barrier: str, arrive: Callable[[], None]) -> None:
-        """Make an arrival of the current group an operation, which the schedule completes."""
-        group, reporter = self.current, self.reporter
-        assert group is not None
-        issued: dict[int, int] = group.cta.state.setdefault("arrivals issued", {})
-        number = issued[group.first_warp] = issued.get(group.first_warp, -1) + 1
-        actor, lanes = (None, 0) if reporter is None else (reporter.actor, reporter.lanes)
-
-        def run() -> None:
-            if reporter is not None and actor is not None:
-                reporter.acts(actor)
-                reporter.narrow(lanes)
-            arrive()
-
-        operation = Operation(f"{group.cta.name} warp {group.first_warp}: {ARRIVAL} {number} at {barrier}", run)
-        operation.issuer = group
-        self.effects += 1
-        self.flight.add(operation)
-        operation.cluster.in_flight += 1
 
     def discard(self) -> None:
         """Release everything, after a fault too: resident CTAs refer to the grid."""

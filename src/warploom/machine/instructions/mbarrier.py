@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.group import EXPIRED, Waitable
+from warploom.machine.core.late_arrivals import arrive_later, is_late
 from warploom.machine.core.names import name_of
 from warploom.machine.core.registry import Run, executes
 from warploom.machine.memory.byte_memory import SHARED_WINDOW
@@ -50,7 +51,7 @@ class Mbarrier(Waitable):
         row[TX] = row[PHASE] = row[TESTS] = row[WAITERS] = 0
         self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
         self.label: BarrierName | None = None
-        self.late = bool(cta.grid.late_barrier) and cta.grid.is_late(self.name)
+        self.late = is_late(cta.grid, self.name)
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
         self._fill(MARK)
 
@@ -112,7 +113,7 @@ class Mbarrier(Waitable):
     def arrive(self, count: int = 1) -> None:
         """Count arrivals; the last one completes the phase if no bytes are outstanding."""
         if self.late:
-            self.cta.grid.arrive_later(self.name, partial(self._if_valid, self._arrive, count))
+            arrive_later(self.cta.grid, self.name, partial(self._if_valid, self._arrive, count))
         else:
             self._arrive(count)
 
@@ -153,7 +154,7 @@ class Mbarrier(Waitable):
     def complete(self, count: int) -> None:
         """So many bytes have arrived; they may come before they are expected."""
         if self.late:
-            self.cta.grid.arrive_later(self.name, partial(self._if_valid, self._complete_bytes, count))
+            arrive_later(self.cta.grid, self.name, partial(self._if_valid, self._complete_bytes, count))
         else:
             self._complete_bytes(count)
 
