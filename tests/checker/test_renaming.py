@@ -66,7 +66,22 @@ def test_cells_move_with_their_bytes():
         moved = np.empty_like(cells)
         moved[whole[::8] // 8] = cells
         assert (made.cells(SHARED, cells, 3) == moved).all()
-    assert made.cells(SHARED, np.arange(SIZE // 16), 4) is None or all(low % 16 == 0 for low, _, _ in parts)
+
+
+def test_cells_of_which_a_part_moves_have_no_place():
+    for _ in range(100):
+        parts, whole = blocks()
+        made = renaming(parts)
+        assert made is not None
+        cells = RNG.integers(0, 99, SIZE // 16)
+        places = whole.reshape(-1, 16)
+        found = made.cells(SHARED, cells, 4)
+        if not (places == places[:, :1] + np.arange(16)).all() or (places[:, 0] % 16).any():
+            assert found is None
+        elif found is not None:
+            moved = np.empty_like(cells)
+            moved[places[:, 0] // 16] = cells
+            assert (found == moved).all()
 
 
 @pytest.mark.parametrize("parts", [

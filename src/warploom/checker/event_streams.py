@@ -373,7 +373,7 @@ def global_touches(item: Item) -> list[Touch]:
         return [touch for touch in item.touches if touch.space == "global" and touch.verb in ("reads", "writes")]
     rows, number = item
     if not isinstance(rows, Rows):
-        return [rows.read_from_global()]
+        return rows.in_global(number)
     if rows.sites[int(rows.site[number])].declared.space != "global":
         return []
     return list(rows.event(number).touches)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from tests.machine.engine.mutants import engine
 from tests.machine.engine.test_engine import BODIES
+from tests.machine.families import FAMILIES
 from tests.machine.simt import threads
 
+from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.engine import access_log
 from warploom.machine.observers import reporting
@@ -39,6 +41,11 @@ MORE = {
     "warps that part and meet at a barrier": """
     shr.b32 %r3, %r0, 5; setp.ne.u32 %p1, %r3, 1; bar.sync 0; @%p1 bra MEET; ld.global.u32 %r4, [%rd2];
     st.global.u32 [%rd0+4], %r4; MEET: bar.sync 0; ld.global.u32 %r5, [%rd2]; bar.sync 0; st.global.u32 [%rd0], %r5;""",
+    "groups of wgmmas that some warps commit": """
+    shr.b32 %r3, %r0, 5; setp.eq.u32 %p1, %r3, 1; wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0; @%p1 wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1; @!%p1 wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 1; ld.global.u32 %r4, [%rd2]; st.global.u32 [%rd0], %r4;""",
     "matrices": """
     mov.u32 %r3, sh; shr.b32 %r4, %r0, 5; and.b32 %r5, %r0, 15; shl.b32 %r5, %r5, 4; mad.lo.u32 %r6, %r4, 256, %r3;
     add.u32 %r7, %r6, %r5; stmatrix.sync.aligned.m8n8.x2.shared.b16 [%r7], {%r1, %r0}; mov.u32 %r8, 7;
@@ -104,6 +111,21 @@ def test_events_do_not_depend_on_the_engine(body: str, schedule: str, monkeypatc
     assert np.array_equal(seen(text, "native", schedule, [few]), expected)
     assert few.events == wanted.events
     assert len(wanted.events) < 20 or few.longest < batches.longest
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_events_of_kernels_do_not_depend_on_the_engine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen_by(observer: Any, on: str) -> list[Event]:
+        with engine(on):
+            launch(FAMILIES[name]()[0], observers=[observer])
+        return observer.events
+
+    wanted = seen_by(Each(), "numpy")
+    assert seen_by(Each(), "native") == wanted
+    assert seen_by(Batches(), "native") == wanted
+    monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
+    assert seen_by(Batches(), "native") == wanted
 
 
 def test_batches_come_from_numpy_too() -> None:

@@ -121,8 +121,9 @@ class Warpgroup:
         self.storage = Storage(cta.program.layout.rows, lanes)
         self.files, self.blocks, self.registers = self.storage.files, self.storage.blocks, self.storage.registers
         self.replaced = self.storage.replaced
-        self.flags = np.zeros(1, np.int64)
-        """Words that native code reads: 1 if groups of wgmmas may be incomplete."""
+        self.flags = np.zeros(2, np.int64)
+        """Words that native code reads: 1 if groups of wgmmas may be incomplete, and how often each warp has committed
+        one, -1 where they differ; the latter in runs with observers."""
         self.local = LocalMemory(lanes, cta.local_bytes) if cta.local_bytes else None
         specials = cta.grid.lane_specials
         if index not in specials:
@@ -137,7 +138,7 @@ class Warpgroup:
             for file, first, end in self.cta.program.unwritten:
                 self.files[file][first:end] = POISON[file]
         self._is_new = False
-        self.flags[0] = 0
+        self.flags[:] = 0
         self.state.clear()
         if self.local is not None:
             self.local.begin()

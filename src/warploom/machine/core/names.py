@@ -17,11 +17,11 @@ _ROLES: WeakKeyDictionary[Grid, dict[int, str]] = WeakKeyDictionary()
 
 def name_of(cta: Cta, offset: int) -> str:
     """The name of the byte at an offset (reserved bytes included) of a CTA's shared memory."""
-    start = offset - cta.shared.reserved
-    noted = _noted(cta.grid).get(start)
-    if noted is not None:
-        return noted
-    return symbol_at(cta.grid.shared_symbols, start) or f"shared+{offset:#x}"
+    start, names = offset - cta.shared.reserved, _noted(cta.grid)
+    found = names.get(start)
+    if found is None:
+        found = names[start] = symbol_at(cta.grid.shared_symbols, start) or f"shared+{offset:#x}"
+    return found
 
 
 def symbol_at(symbols: dict[str, int], start: int) -> str:
@@ -31,7 +31,7 @@ def symbol_at(symbols: dict[str, int], start: int) -> str:
 
 
 def _noted(grid: Grid) -> dict[int, str]:
-    """Names by bytes from the start of shared memory, read once per grid."""
+    """Names by bytes from the start of shared memory: those of the notes, read once per grid, and those asked for."""
     names = _NAMES.get(grid)
     if names is None:
         names = dict[int, str]()

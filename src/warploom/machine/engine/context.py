@@ -48,7 +48,7 @@ PEER_BASE, PEER_SIZE, PEER_BARRIERS, PEER_WORDS = 1, 2, 3, 4
 """The words of a CTA of a cluster, after their number: the host address of its shared memory, its first address, its
 bytes (0 once the CTA has ended), and its mbarriers."""
 FLAGS = 31
-"""The flags of the warpgroup: 1 if groups of wgmmas may be incomplete."""
+"""The flags of the warpgroup: 1 if groups of wgmmas may be incomplete, and the commits of each warp."""
 COPIES = 32
 """The ring of late copies of the CTA (`routines/late_copies.py`), or one that takes none."""
 WORDS = 33

@@ -224,26 +224,49 @@ class Escape:
 
 @dataclass(frozen=True, slots=True)
 class FlagWait:
-    """A kernel of a wait that passes where a flag of the warpgroup is 0: nothing that it may wait for is under way."""
+    """A kernel of a wait that passes where the first flag of the warpgroup is 0: nothing that it may wait for is under
+    way.
+
+    Words: for the log, the number of the instruction; its entry has the second flag, the commits of each warp, in place
+    of the first address. Where the warps have committed differently often, that is negative, and Python notes the wait.
+    """
+
+    logged: bool = False
 
     @property
     def words(self) -> int:
-        return HEAD_WORDS
+        return HEAD_WORDS + self.logged
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         frame = Frame(host)
-        flag = frame.emit(f"load i64, ptr {frame.context(context.FLAGS, 'ptr')}")
-        lines = [
+        flags = frame.context(context.FLAGS, "ptr")
+        lines = ["  %free = icmp eq i64 %flag, 0"]
+        if self.logged:
+            lanes, site = frame.context(context.LANES), frame.word(HEAD_WORDS)
+            lines = [
+                f"  %commits_at = getelementptr i64, ptr {flags}, i64 1",
+                "  %commits = load i64, ptr %commits_at",
+                "  %none = icmp eq i64 %flag, 0",
+                "  %alike = icmp sge i64 %commits, 0",
+                "  %free = and i1 %none, %alike",
+            ]
+        entry = [
             "entry:",
             *frame.entry,
-            f"  %free = icmp eq i64 {flag}, 0",
+            f"  %flag = load i64, ptr {flags}",
+            *lines,
             "  br i1 %free, label %on, label %stop",
             "on:",
-            *next_record(self.words),
-            "stop:",
-            *_STOP,
         ]
-        return _function(name, lines)
+        if self.logged:
+            entry += [
+                *begin_entry(site, "stop", "0"),
+                f"  %slot = getelementptr i64, ptr %entry_at, i64 {access_log.ADDRESS}",
+                "  store i64 %commits, ptr %slot",
+                *_all_lanes(lanes),
+                *end_entry("%all", "%all"),
+            ]
+        return _function(name, [*entry, *next_record(self.words), "stop:", *_STOP])
 
 
 @dataclass(frozen=True, slots=True)

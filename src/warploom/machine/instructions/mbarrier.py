@@ -51,7 +51,7 @@ class Mbarrier(Waitable):
         row[TX] = row[PHASE] = row[TESTS] = row[WAITERS] = 0
         self.limit, self.reporter = cta.grid.machine.barrier_tx_limit, cta.grid.reporter
         self.label: BarrierName | None = None
-        self.late = is_late(cta.grid, self.name)
+        self.late = bool(cta.grid.late_barrier) and is_late(cta.grid, self.name)
         self.word = memoryview(cta.shared.whole.data)[offset : offset + BARRIER_BYTES].cast("Q")
         self._fill(MARK)
 

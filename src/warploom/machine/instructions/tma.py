@@ -6,7 +6,7 @@ reads shared memory in one operation and writes global memory in the next, which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +54,9 @@ from warploom.machine.core.registry import Run, executes
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, barrier_touch_of, shared_address
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
-from warploom.machine.observers.events import Touch, Triple
+from warploom.machine.observers.deferred import OneOperation, Operations
+from warploom.machine.observers.events import CommitGroup, Touch, Triple
+from warploom.machine.observers.reporting import Reporter
 from warploom.machine.routines.mbarrier_rows import TX
 from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.isa.table import Op
@@ -451,18 +453,21 @@ def store(op: Op) -> Run:
 
         sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
         group = whole.open_group(g, thread)
-        taken, written = partial(_taken, g.cta, tensor, coords, offset), partial(_written, tensor, coords)
+        taken = partial(_taken, g.cta.index, g.cta.rank, tensor, coords, offset)
+        written = partial(_written, tensor, coords)
         first = submit(g, op, read, touches=taken, group=group)
         second = submit(g, op, write, touches=written, group=group, after=(first,))
         sources.add(first, thread)
         whole.add(second, thread)
 
-    def _taken(cta: Cta, tensor: MappedTensor, coords: tuple[int, ...], offset: int) -> tuple[Touch, ...]:
+    def _taken(
+        cta: Triple, cta_rank: int, tensor: MappedTensor, coords: tuple[int, ...], offset: int
+    ) -> tuple[Touch, ...]:
         """The part of shared memory that a store reads."""
         if four:
-            return (_in_shared("reads", tensor, cta.index, cta.rank, offset, four=True),)
+            return (_in_shared("reads", tensor, cta, cta_rank, offset, four=True),)
         addresses, width = stored_runs(tensor.geometry, coords, offset)
-        return (Touch("reads", "shared", cta.index, "async", addresses | cta.rank << RANK_SHIFT, width),)
+        return (Touch("reads", "shared", cta, "async", addresses | cta_rank << RANK_SHIFT, width),)
 
     def _written(tensor: MappedTensor, coords: tuple[int, ...]) -> tuple[Touch, ...]:
         """The part of global memory that a store writes, and reads where it is combined with it."""
@@ -484,22 +489,38 @@ def store(op: Op) -> Run:
             g.grid.effects += 4
             count_bytes(g, "shared->global", geometry.box_bytes)
             if (reporter := g.grid.reporter) is not None:
-                group, lanes = groups_of(g.cta, WRITES).open_group(g, g.first_warp * WARP + lane), reporter.lanes
-                reporter.narrow(1 << lane)
-                reporter.at_once(partial(_taken, g.cta, tensor, coords, offset), group)
-                reporter.at_once(partial(_written, tensor, coords), group)
-                reporter.narrow(lanes)
+                group = groups_of(g.cta, WRITES).open_group(g, g.first_warp * WARP + lane)
+                report(g.cta, reporter, group, tensor, coords, offset)
         return done
 
+    def report(
+        cta: Cta,
+        reporter: Reporter,
+        group: CommitGroup | None,
+        tensor: MappedTensor,
+        coords: tuple[int, ...],
+        offset: int,
+    ) -> None:
+        """Tell of a store of a box wholly inside its tensor, which is complete: it has read, and written."""
+        assert group is not None
+        agents, source = reporter.agents, reporter.actor.source
+        taken = partial(_taken, cta.index, cta.rank, tensor, coords, offset)  # the object serves other CTAs later
+
+        def each() -> Iterator[OneOperation]:
+            yield agents, source, taken()
+            yield agents, source, _written(tensor, coords)
+
+        ((agent, lanes),) = agents
+        likeness = agent.warp, lanes, source.number, offset, tensor.geometry
+        reporter.again(Operations(agents, 2, each, likeness), group, step=0, at_once=True)
+
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:
-        routines, alone = _NOT_ALONE if four or reduction else _alone(g, mask)
-        if routines is not None:
-            source = shared_address(of_lane(src, alone))
-            if at_once(g, routines, alone, of_lane(where, alone), _coordinates(coords, alone), source):
-                return
+        at_once_here = not (four or reduction) and g.cta.mode.immediate and not g.cta.mode.flight.count
+        routines = g.grid.routines if at_once_here else None
         for lane in issuers(g, mask):
-            source = shared_address(of_lane(src, lane))
-            one(g, of_lane(where, lane), _coordinates(coords, lane), source, g.first_warp * WARP + lane)
+            source, place, at = shared_address(of_lane(src, lane)), of_lane(where, lane), _coordinates(coords, lane)
+            if routines is None or not at_once(g, routines, lane, place, at, source):
+                one(g, place, at, source, g.first_warp * WARP + lane)
 
     return run
 

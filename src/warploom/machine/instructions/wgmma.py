@@ -153,10 +153,16 @@ class Pipeline(Waitable):
                 return False
             self.reporter.tell("issue", "commits", group=CommitGroup("wgmma", self.commits[0]))
         grid.effects += 1
-        self.commits = [count + 1 for count in self.commits]
+        self._note_commits([count + 1 for count in self.commits])
         if issued > self.submitted:
             self._submit(issued)
         return True
+
+    def _note_commits(self, commits: list[int]) -> None:
+        """Let warps have committed so often, also for native code."""
+        self.commits = commits
+        if self.reporter is not None:
+            self.warpgroup.flags[1] = commits[0] if self._counts_alike else -1
 
     def complete_at_once(self, new: tuple[Issue, ...], commit: Op, routines: Routines, calls: Prepared) -> bool:
         """Issue and commit instructions for the whole warpgroup by a list of native calls, where no other is under way;
@@ -176,7 +182,7 @@ class Pipeline(Waitable):
         grid.effects += 3
         end = issued + len(new)
         self.issued, self.submitted, self.completed = [end, end, end, end], end, end
-        self.commits = [count + 1 for count in self.commits]
+        self._note_commits([count + 1 for count in self.commits])
         self.notify()
         return True
 
@@ -382,6 +388,7 @@ class Pipeline(Waitable):
             self.commits[warp] += 1
             self.committed[warp].append(self.issued[warp])
             self.warpgroup.flags[0] = 1
+        self._note_commits(self.commits)
         if self.together or self.warpgroup.cta.mode.convoys:
             ready = min(groups[-1] if groups else self.completed for groups in self.committed)
             if ready > self.submitted:

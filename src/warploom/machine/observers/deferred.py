@@ -1,7 +1,8 @@
 """Events that follow each other again and again, made when an observer looks at them.
 
-A loop issues the same MMAs with every pass, commits them to the same barriers, and loads the same columns of TMEM.
-Their events differ in phases, groups and the numbers of operations only.
+A loop issues the same MMAs with every pass, commits them to the same barriers, loads the same columns of TMEM, and
+stores boxes from the same place. Their events differ in phases, groups, the numbers of operations and places in global
+memory only.
 """
 
 from __future__ import annotations
@@ -107,12 +108,23 @@ class Again:
         key, same = (id(operations), operations) if operations.likeness is None else (operations.likeness, None)
         return (self.verbs, self._kind, self._step, key), same
 
+    @property
+    def agents(self) -> Agents:
+        """The warps that issue the first one."""
+        return self._operations.agents
+
+    @property
+    def commit_group(self) -> CommitGroup:
+        """The group of the first one."""
+        return CommitGroup(self._kind, self.group)
+
     def completed(self) -> Again:
         """Their completion, of operations that were issued."""
-        return Again(("complete",), self._operations, CommitGroup(self._kind, self.group), self._step, self._number)
+        return Again(("complete",), self._operations, self.commit_group, self._step, self._number)
 
-    def read_from_global(self) -> Touch:
-        raise ValueError("these operations do not access global memory")
+    def in_global(self, number: int) -> list[Touch]:
+        touches = self.events()[number].touches
+        return [touch for touch in touches if touch.space == "global" and touch.verb in ("reads", "writes")]
 
     def events(self) -> list[WarpEvents]:
         number, found = self._number, self._events
@@ -130,6 +142,41 @@ class Again:
                     )
                 found.append(_new(WarpEvents, (verb, "operation", who, *rest)))
             number += len(agents)
+        return found
+
+
+class Committed:
+    """Operations that warps issue, as before, and commit, and that complete if that is reported."""
+
+    __slots__ = ("_commits", "_completes", "_events", "_issued", "group", "total")
+    phase = 0
+
+    def __init__(self, issued: Again, commits: tuple[Source, Declared], *, completes: bool) -> None:
+        self._issued, self._commits, self._completes = issued, commits, completes
+        self.group = issued.group
+        self.total = issued.total * (1 + completes) + len(issued.agents)
+        self._events: list[WarpEvents] = []
+
+    @property
+    def cta(self) -> Triple:
+        return self._issued.cta
+
+    @property
+    def likeness(self) -> tuple[Hashable, object]:
+        key, same = self._issued.likeness
+        return (key, self._commits[0].number, self._completes), same
+
+    def in_global(self, number: int) -> list[Touch]:
+        return []
+
+    def events(self) -> list[WarpEvents]:
+        found, issued = self._events, self._issued
+        if not found:
+            source, declared = self._commits
+            rest = source, (), declared, None, None, 0, issued.commit_group, 0, *PLAIN
+            found += [*issued.events(), _new(WarpEvents, ("issue", "commits", issued.agents, *rest))]
+            if self._completes:
+                found += issued.completed().events()
         return found
 
 
@@ -169,8 +216,8 @@ class Commit:
         (agent, lanes, source), barrier = self._who, self._barrier
         return (agent.warp, lanes, barrier.cta == agent.cta, barrier.address, self._ends, source.number), None
 
-    def read_from_global(self) -> Touch:
-        raise ValueError("a commit does not access global memory")
+    def in_global(self, number: int) -> list[Touch]:
+        return []
 
     def events(self) -> list[WarpEvents]:
         found = self._events

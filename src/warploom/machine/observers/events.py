@@ -333,8 +333,8 @@ class Several(Protocol):
         """The events, in order."""
         ...
 
-    def read_from_global(self) -> Touch:
-        """The places in global memory that those of the events that access it read."""
+    def in_global(self, number: int) -> list[Touch]:
+        """The places in global memory that an event accesses."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Events of barriers and copies that native code has executed, made from the entries of its log.
+"""Events of barriers, copies and waits that native code has executed, made from the entries of its log.
 
 An entry stands for all events of its instruction: an arrival and the end of the phase, or the issue of a copy, its
 completion, and the bytes that a barrier counts. They are made when an observer looks at them; their number is known
@@ -32,6 +32,7 @@ from warploom.machine.observers.events import (
     WORD,
     Agent,
     BarrierName,
+    CommitGroup,
     Declared,
     Several,
     Source,
@@ -64,9 +65,9 @@ _UNDECLARED = Declared()
 _COORDINATES = 5
 _KEPT = COPY_MAP, COPY_TARGET
 _SIGN, _RANGE = 1 << 31, 1 << 32
-_EVENTS = {"syncs": 2, "waits": 1, "arrives": 1, "expects": 2, "loads": 3}
+_EVENTS = {"syncs": 2, "waits": 1, "arrives": 1, "expects": 2, "loads": 3, "drains": 1}
 """The events of each warp by what an instruction does: the arrival and the wait of a `bar.sync`, those of mbarriers,
-and the issue, completion and bytes of a tensor load."""
+the issue, completion and bytes of a tensor load, and a wait for groups of wgmmas."""
 _ENDING = frozenset({"arrives", "loads"})
 """Those after which the phase may end, which is a further event."""
 
@@ -79,18 +80,19 @@ class NativeSite:
     source: Source
     declared: Mapping[str, Declared]
     index: int = 0
-    """The number of a named barrier."""
+    """The number of a named barrier, or of groups that a wait leaves."""
 
 
 class Entry:
     """An entry whose events are made when an observer looks at them."""
 
-    __slots__ = ("_events", "_native", "_number", "_some", "_source", "cta", "likeness", "phase")
-    group: int = 0
+    __slots__ = ("_events", "_native", "_number", "_some", "_source", "cta", "group", "likeness", "phase")
 
-    def __init__(self, native: NativeEvents, some: _Some, number: int, cta: Triple, phase: int, key: bytes) -> None:
+    def __init__(
+        self, native: NativeEvents, some: _Some, number: int, cta: Triple, phase: int, group: int, key: bytes
+    ) -> None:
         self._native, self._some, self._number = native, some, number
-        self.cta, self.phase = cta, phase
+        self.cta, self.phase, self.group = cta, phase, group
         self.likeness: tuple[Hashable, object] = key, None
         self._events: list[WarpEvents] | None = None
         self._source: Touch | None = None
@@ -100,10 +102,10 @@ class Entry:
             self._events = self._native.events(*self._some.lists[self._number])
         return self._events
 
-    def read_from_global(self) -> Touch:
+    def in_global(self, number: int) -> list[Touch]:
         if self._source is None:
             self._source = self._native.source(self._some.lists[self._number][1])
-        return self._source
+        return [self._source]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,24 +171,28 @@ class NativeEvents:
             return [(place, event) for place, lists in each_of for event in self.events(*lists)]
         words = some.entries
         sites = words[:, SITE]
-        syncs, loads = (
+        syncs, loads, drains = (
             np.isin(sites, [number for number, site in self._sites.items() if site.does == does])
-            for does in ("syncs", "loads")
+            for does in ("syncs", "loads", "drains")
         )
+        counts = syncs | drains  # the address of their entries is a number
         ctas, warps = agent_parts(words[:, AGENT])
         # What the events of an entry depend on, but for the CTA, the phase and the number of the operation.
         columns = (
-            sites, warps, words[:, LANES], words[:, LANES + 1], np.where(syncs, 0, words[:, CHANGES + 1]),
-            np.where(syncs, 0, words[:, ADDRESS]), *(np.where(loads, some.copied[:, each], 0) for each in _KEPT),
+            sites, warps, words[:, LANES], words[:, LANES + 1], np.where(counts, 0, words[:, CHANGES + 1]),
+            np.where(counts, 0, words[:, ADDRESS]), *(np.where(loads, some.copied[:, each], 0) for each in _KEPT),
         )  # fmt: skip
         table = np.ascontiguousarray(np.stack(columns, axis=1))
         size, content = table.shape[1] * table.itemsize, table.tobytes()
         phases = np.where(syncs, words[:, ADDRESS], words[:, CHANGES]).tolist()
+        groups = [0] * len(phases)
+        for at in drains.nonzero()[0].tolist():
+            groups[at] = _group_below(self._sites[int(sites[at])], int(words[at, ADDRESS]))
         indices = {each: _index(self._shape, each) for each in np.unique(ctas).tolist()}
-        each = zip(places.tolist(), ctas.tolist(), phases, strict=True)
+        each = zip(places.tolist(), ctas.tolist(), phases, groups, strict=True)
         return [
-            (place, Entry(self, some, at, indices[cta], phase, content[size * at : size * (at + 1)]))
-            for at, (place, cta, phase) in enumerate(each)
+            (place, Entry(self, some, at, indices[cta], phase, group, content[size * at : size * (at + 1)]))
+            for at, (place, cta, phase, group) in enumerate(each)
         ]
 
     def source(self, row: list[int]) -> Touch:
@@ -201,6 +207,8 @@ class NativeEvents:
         cta, agents = self._agents(agent, lanes)
         if does == "syncs":
             return _passed(site, cta, agents, address)
+        if does == "drains":
+            return [_drained(site, agents, address)]
         barrier = self._label(cta, address)
         if does == "waits":
             return [_at_barrier(site, "wait", "waits", agents, barrier, phase - 1)]
@@ -272,6 +280,20 @@ def _passed(site: NativeSite, cta: Triple, agents: Agents, phase: int) -> list[W
         WarpEvents(kind, "syncs", agents, site.source, (), declared, name, phase, count, None, 0, *PLAIN)
         for kind, count in (("arrive", threads), ("wait", 0))
     ]
+
+
+def _group_below(site: NativeSite, commits: int) -> int:
+    """The number below which all groups are complete after a wait, by threads that have committed so many."""
+    return max(commits - site.index, 0)
+
+
+def _drained(site: NativeSite, agents: Agents, commits: int) -> WarpEvents:
+    """A wait for groups of wgmmas."""
+    group, declared = CommitGroup("wgmma", _group_below(site, commits)), site.declared.get("drains", _UNDECLARED)
+    return _new(
+        WarpEvents,
+        ("wait", "drains", agents, site.source, (), declared, None, None, 0, group, 0, True, site.index, True, None),
+    )
 
 
 def _at_barrier(

@@ -297,6 +297,7 @@ _NATIVE = {
     "mbarrier.arrive": "arrives",
     "mbarrier.arrive.expect_tx": "expects",
     "cp.async.bulk.tensor.load": "loads",
+    "wgmma.wait_group": "drains",
 }
 
 
@@ -309,7 +310,7 @@ def native_site(op: Op, grid: Grid, *, whole: bool) -> NativeSite | None:
         return None
     if not (whole if does == "syncs" else grid.usual.immediate):
         return None
-    index = op.operands["a"] if does == "syncs" else None
+    index = op.operands.get({"syncs": "a", "drains": "count"}.get(does, ""))
     declared = {effect.verb: _declared(op, effect) for effect in op.form.effects}
     return NativeSite(does, grid.source_of(op), declared, int(index.value) if isinstance(index, Immediate) else -1)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
-from warploom.machine.observers.deferred import PLAIN, Again, Commit, Deferred, Operations, engine_in
+from warploom.machine.observers.deferred import Again, Agents, Commit, Committed, Deferred, Operations, engine_in
 from warploom.machine.observers.events import (
     WORD,
     Agent,
@@ -203,6 +203,12 @@ class Reporter:
                 for observer in self._single:
                     observer.on_event(event)
 
+    @property
+    def agents(self) -> Agents:
+        """The warps that act, each with its lanes."""
+        agent, lanes = self.actor.agent, self.lanes
+        return ((agent, lanes),) if lanes <= WORD else warps_of(agent, lanes)
+
     def tell(
         self,
         kind: str,
@@ -226,7 +232,7 @@ class Reporter:
         if declared is None:
             declared = actor.declared.get(verb, _UNDECLARED)
         number = actor.agent.operation if operation is None else operation
-        agents = ((actor.agent, self.lanes),) if self.lanes <= WORD else warps_of(actor.agent, self.lanes)
+        agents = self.agents
         if verb == "phase":
             agents = agents[-1:]  # the last arrival completes it
         self._report(
@@ -243,10 +249,9 @@ class Reporter:
         self, kind: str, verb: str, barrier: BarrierName, phase: int, count: int, operation: int | None, passed: bool
     ) -> None:
         """The same for an event at an mbarrier."""
-        actor, lanes = self.actor, self.lanes
+        actor, agents = self.actor, self.agents
         actor.reported.add(verb)
         number = actor.agent.operation if operation is None else operation
-        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
         if verb == "phase":
             agents = agents[-1:]  # the last arrival completes it
         declared = actor.declared.get(verb, _UNDECLARED)
@@ -287,18 +292,14 @@ class Reporter:
 
         `touches` is a list where the warps touch different bytes, with one function for each of them.
         """
-        actor, lanes = self.actor, self.lanes
-        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
         if touches is None or callable(touches):
-            return (self._issue(agents, () if touches is None else tuple(touches()), group),)
-        each = zip(agents, touches, strict=False)
+            return (self._issue(self.agents, () if touches is None else tuple(touches()), group),)
+        each = zip(self.agents, touches, strict=False)
         return tuple([self._issue((agent,), tuple(work_out()), group) for agent, work_out in each])
 
     def issue_one(self, touches: tuple[Touch, ...], group: CommitGroup | None) -> Issued | None:
         """The same for one operation of all warps that act; None if its completion is not reported."""
-        actor, lanes = self.actor, self.lanes
-        agents = ((actor.agent, lanes),) if lanes <= WORD else warps_of(actor.agent, lanes)
-        issued = self._issue(agents, touches, group)
+        issued = self._issue(self.agents, touches, group)
         return issued if self._tells_completion(touches) else None
 
     def done(self, touches: tuple[Touch, ...], group: CommitGroup | None) -> None:
@@ -319,11 +320,9 @@ class Reporter:
 
     def again_committed(self, operations: Operations, group: CommitGroup, source: Source, declared: Declared) -> None:
         """Tell that warps issue operations, as before, and commit them, and that all complete."""
-        made = self.again(operations, group, step=0, at_once=False)
-        fields = "issue", "commits", operations.agents, source, (), declared, None, None, 0, group, 0, *PLAIN
-        self._report(_new(WarpEvents, fields))
-        if self.completions:
-            self._defer(made.completed())
+        number = self._number(operations.count * len(operations.agents))
+        issued = Again(("issue",), operations, group, 0, number)
+        self._defer(Committed(issued, (source, declared), completes=self.completions))
 
     def committed(
         self,

@@ -109,7 +109,9 @@ def _load(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | 
 
 def _wait_for_wgmmas(writer: TableWriter, w: Writer, op: Op, last: list[Word]) -> Record | None:
     """A wait of whole warps."""
-    return None if last or writer.masked or writer.logged else writer.made(op, FlagWait(), [])
+    if last or writer.masked or not isinstance(op.operands["count"], Immediate):
+        return None
+    return writer.made(op, FlagWait(writer.logged), [*writer.site(op)])
 
 
 COPIES: dict[str, Callable[[TableWriter, Writer, Op, list[Word]], Record | None]] = {
