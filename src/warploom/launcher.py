@@ -598,6 +598,7 @@ def _verify(launch_: Launch, emulator_options: Sequence[str] = ()) -> None:
     module = program.head if isinstance(program, Printed) else module_of(program)
     kernel = entry_of(module, launch_.entry)
     hardware = machine_of(module.target[0])
+    emulator_options = (*emulator_options, *(["variables"] if launch_.variables else []))
     problems = [f"`{name}` is for the emulator, and the arrays are on a GPU" for name in emulator_options]
     problems += _shape_problems(launch_, kernel, hardware)
     if problems:
@@ -642,7 +643,8 @@ def prepare(
     problems += more
     if problems or bank is None:
         raise Diag.BAD_LAUNCH.error(notes=problems, what=f"{len(problems)} problem(s)")
-    static = {name: at for name, at in map_static(module, memory).items() if name not in own}
+    static = map_static(module, memory, {name: numpy_of(array) for name, array in launch_.variables})
+    static = {name: at for name, at in static.items() if name not in own}
     symbols = static | parameters | local_symbols
     program.check_symbols(symbols.keys() | shared_symbols.keys())
     return Setup(

@@ -18,6 +18,7 @@ _LAUNCH = ctypes.CFUNCTYPE(
 _TILED = ctypes.CFUNCTYPE(ctypes.c_int, *_MAP, _NARROW, _NARROW, *_CODES)
 _IM2COL = ctypes.CFUNCTYPE(ctypes.c_int, *_MAP, _SIGNED, _SIGNED, ctypes.c_uint32, ctypes.c_uint32, _NARROW, *_CODES)
 _MEMORY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64)
+_VARIABLE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 _END = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
@@ -29,6 +30,7 @@ class Callbacks:
     tiled: Callable[..., int]
     im2col: Callable[..., int]
     memory: Callable[[int, int], None]
+    variable: Callable[[bytes], int | None]
     end: Callable[[int], None]
 
 
@@ -45,6 +47,7 @@ class Runtime:
             _TILED(callbacks.tiled),
             _IM2COL(callbacks.im2col),
             _MEMORY(callbacks.memory),
+            _VARIABLE(callbacks.variable),
             _END(callbacks.end),
         )
         self._library.warploom_connect(*self._held, (ctypes.c_int * len(hardware))(*hardware))

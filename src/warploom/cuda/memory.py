@@ -17,6 +17,11 @@ class DeviceMemory:
     def __init__(self) -> None:
         self._arrays: dict[int, Bytes] = {}
         self._starts: list[int] = []
+        self._kept: list[Bytes] = []
+
+    def keep(self, memory: Bytes) -> None:
+        """Hold memory that is not the program's for as long as this exists."""
+        self._kept.append(memory)
 
     def note(self, address: int, size: int) -> None:
         """Remember an allocation; with size 0, forget it."""

@@ -1,6 +1,7 @@
 /* A stand-in for the CUDA runtime, for programs that nvcc compiled with `-cudart none`.
  *
- * Device memory is memory of the host: copies are `memcpy`, and the emulator maps every allocation at its own address.
+ * Device memory is memory of the host, and so are the variables of modules: copies are `memcpy`, and the emulator maps
+ * every allocation at its own address.
  * Launches and tensor maps go to functions that warploom connects. Everything is finished when a call returns, so
  * streams and events order nothing. A launch that failed makes every later call fail, as on a GPU.
  */
@@ -23,6 +24,7 @@ typedef int (*im2col_function)(void *map, int type, uint32_t rank, void *address
                                uint32_t pixels, const uint32_t *steps, int interleave, int swizzle, int promotion,
                                int fill);
 typedef void (*memory_function)(void *address, uint64_t bytes); /* 0 bytes: it was freed */
+typedef void *(*variable_function)(const char *name);             /* the memory of a variable of a module, or NULL */
 typedef void (*exit_function)(int status);
 
 /* The hardware, as queries see it. */
@@ -34,6 +36,7 @@ static launch_function on_launch;
 static tiled_function on_tiled;
 static im2col_function on_im2col;
 static memory_function on_memory;
+static variable_function on_variable;
 static exit_function on_end;
 static hardware_t hardware;
 static cudaError_t last = cudaSuccess, broken = cudaSuccess;
@@ -51,12 +54,13 @@ static void at_abort(int number) {
 }
 
 void warploom_connect(launch_function launch, tiled_function tiled, im2col_function im2col, memory_function memory,
-                      exit_function ending, const int *numbers) {
+                      variable_function variable, exit_function ending, const int *numbers) {
   static int registered;
   on_launch = launch;
   on_tiled = tiled;
   on_im2col = im2col;
   on_memory = memory;
+  on_variable = variable;
   on_end = ending;
   last = broken = cudaSuccess;
   if (numbers)
@@ -110,9 +114,45 @@ static kernel_t *kernel_of(const void *host) {
   return NULL;
 }
 
-/* Variables of modules: the emulator gives every launch fresh ones, so the host cannot reach them. */
+/* Variables of modules, which keep their values from one launch to the next. */
+typedef struct variable {
+  const char *name;
+  const void *host;
+  size_t size;
+  struct variable *next;
+} variable_t;
+
+static variable_t *variables;
+
 void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant,
-                       int global) {}
+                       int global) {
+  variable_t *made = malloc(sizeof *made);
+  made->name = name;
+  made->host = host;
+  made->size = size;
+  made->next = variables;
+  variables = made;
+}
+void __cudaRegisterManagedVar(void **handle, void **host, char *device, const char *name, int ext, size_t size,
+                                   int constant, int global) {
+  __cudaRegisterVar(handle, (char *)host, device, name, ext, size, constant, global);
+  *host = on_variable ? on_variable(name) : NULL;
+}
+
+/* The bytes of a variable from an offset on. */
+static cudaError_t find_variable(const void *symbol, size_t offset, size_t bytes, char **found) {
+  for (variable_t *each = variables; each; each = each->next)
+    if (each->host == symbol) {
+      char *start = on_variable ? on_variable(each->name) : NULL;
+      if (!start)
+        return said(cudaErrorInvalidSymbol);
+      if (offset > each->size || bytes > each->size - offset)
+        return said(cudaErrorInvalidValue);
+      *found = start + offset;
+      return OK;
+    }
+  return said(cudaErrorInvalidSymbol);
+}
 
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   *kernel = (cudaKernel_t)kernel_of(host);
@@ -231,6 +271,24 @@ cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
 cudaError_t cudaMallocHost(void **pointer, size_t bytes) { return allocate(pointer, bytes); }
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) { return allocate(pointer, bytes); }
 cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags) { return allocate(pointer, bytes); }
+cudaError_t cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(pointer, *pitch * height);
+}
+cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned flags) {
+  if (on_memory)
+    on_memory(pointer, bytes);
+  return OK;
+}
+cudaError_t cudaHostUnregister(void *pointer) {
+  if (on_memory)
+    on_memory(pointer, 0);
+  return OK;
+}
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
+  *device = host;
+  return OK;
+}
 cudaError_t cudaFree(void *pointer) { return release(pointer); }
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) { return release(pointer); }
 cudaError_t cudaFreeHost(void *pointer) { return release(pointer); }
@@ -246,6 +304,45 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
   return OK;
 }
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+}
+cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset,
+                               enum cudaMemcpyKind kind) {
+  char *to;
+  cudaError_t status = find_variable(symbol, offset, bytes, &to);
+  return status ? status : copy(to, from, bytes);
+}
+cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes, size_t offset,
+                                    enum cudaMemcpyKind kind, cudaStream_t stream) {
+  return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+}
+cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t bytes, size_t offset, enum cudaMemcpyKind kind) {
+  char *from;
+  cudaError_t status = find_variable(symbol, offset, bytes, &from);
+  return status ? status : copy(to, from, bytes);
+}
+cudaError_t cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset,
+                                      enum cudaMemcpyKind kind, cudaStream_t stream) {
+  return cudaMemcpyFromSymbol(to, symbol, bytes, offset, kind);
+}
+cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
+  return find_variable(symbol, 0, 0, (char **)address);
+}
+cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol) {
+  for (variable_t *each = variables; each; each = each->next)
+    if (each->host == symbol) {
+      *size = each->size;
+      return OK;
+    }
+  return said(cudaErrorInvalidSymbol);
+}
+cudaError_t cudaMemset2D(void *pointer, size_t pitch, int value, size_t width, size_t height) {
+  for (size_t row = 0; row < height; ++row)
+    fill((char *)pointer + row * pitch, value, width);
+  return OK;
+}
 cudaError_t cudaMemset(void *pointer, int value, size_t bytes) { return fill(pointer, value, bytes); }
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream) {
   return fill(pointer, value, bytes);
@@ -254,6 +351,20 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
   *available = *total = (size_t)1 << 37;
   return OK;
 }
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct cudaMemLocation place, unsigned flags,
+                                 cudaStream_t stream) {
+  return OK;
+}
+cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice,
+                          struct cudaMemLocation place) {
+  return OK;
+}
+#else
+cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, int device, cudaStream_t stream) { return OK; }
+cudaError_t cudaMemAdvise(const void *pointer, size_t bytes, enum cudaMemoryAdvise advice, int device) { return OK; }
+#endif
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void *pointer, size_t bytes, unsigned flags) { return OK; }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
   memset(attributes, 0, sizeof *attributes);
   attributes->type = cudaMemoryTypeDevice;
@@ -277,6 +388,29 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return OK; }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return OK; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) { return OK; }
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void *data, unsigned flags) {
+  function(stream, broken, data);
+  return OK;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
+  if (!broken)
+    function(data);
+  return OK;
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned *flags) {
+  *flags = 0;
+  return OK;
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
+  *priority = 0;
+  return OK;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  *least = *greatest = 0;
+  return OK;
+}
+cudaError_t cudaProfilerStart(void) { return OK; }
+cudaError_t cudaProfilerStop(void) { return OK; }
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device) {
   *device = 0;
   return OK;
@@ -322,6 +456,21 @@ cudaError_t cudaGetDevice(int *device) {
 }
 cudaError_t cudaSetDevice(int device) { return said(device ? cudaErrorInvalidDevice : cudaSuccess); }
 cudaError_t cudaSetDeviceFlags(unsigned flags) { return OK; }
+cudaError_t cudaGetDeviceFlags(unsigned *flags) {
+  *flags = 0;
+  return OK;
+}
+cudaError_t cudaChooseDevice(int *device, const struct cudaDeviceProp *wanted) { return cudaGetDevice(device); }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+  *can = 0;
+  return OK;
+}
+cudaError_t cudaDeviceSetLimit(enum cudaLimit limit, size_t value) { return OK; }
+cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
+  *value = limit == cudaLimitStackSize ? 1 << 10 : limit == cudaLimitPrintfFifoSize ? 1 << 20 : 8 << 20;
+  return OK;
+}
+cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache config) { return OK; }
 cudaError_t cudaDriverGetVersion(int *version) {
   *version = CUDART_VERSION;
   return OK;

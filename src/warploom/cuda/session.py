@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from warploom.cuda.build import Built
@@ -13,7 +14,7 @@ from warploom.cuda.library import Callbacks, Runtime, call_main
 from warploom.cuda.memory import Bytes, DeviceMemory
 from warploom.cuda.options import Options
 from warploom.cuda.recording import recorded
-from warploom.cuda.variables import changed_variables, used_variables
+from warploom.cuda.variables import ProgramVariables
 from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.launch import Launch, entry_of
@@ -23,8 +24,6 @@ from warploom.machine.copy.tensor_map_bytes import encode
 from warploom.programs.launches import Launches
 from warploom.programs.tensor_maps import im2col_fields, tiled_fields
 from warploom.ptx.analysis.storage import size_of
-from warploom.ptx.syntax.model import Kernel, Module
-from warploom.ptx.syntax.parser import parse
 from warploom.ptx.syntax.symbols import readable
 
 _SUCCESS, _FAILED = 0, 719
@@ -45,10 +44,9 @@ class Session:
         """The error of the first launch that failed; the program sees that launch and all later ones fail."""
         self._built = built
         self._texts = [path.read_text("utf-8").rstrip("\0") for path in built.texts]
+        self._variables = ProgramVariables(self._texts, self.memory)
         self._maps: dict[bytes, dict[str, Any]] = {}
         self._checked: set[Any] = set()
-        self._changed: set[str] = set()
-        """Variables of modules that an earlier launch may have changed."""
         self._last: Any = None
         self._repeats = 0
 
@@ -70,7 +68,9 @@ class Session:
             os._exit(status)
 
         runtime = Runtime(self._built.runtime)
-        runtime.connect(Callbacks(self._on_launch, self._on_tiled, self._on_im2col, self.memory.note, end), numbers)
+        on_memory, on_variable = self.memory.note, self._on_variable
+        callbacks = Callbacks(self._on_launch, self._on_tiled, self._on_im2col, on_memory, on_variable, end)
+        runtime.connect(callbacks, numbers)
         try:
             return call_main(self._built.program, arguments)
         finally:
@@ -86,14 +86,16 @@ class Session:
 
     def _launch(self, name: str, shape: list[int], shared: int, arguments: Any) -> Launch:
         text = self._text_of(name)
-        module = parse(text)
-        kernel = entry_of(module, name)
-        self._refuse_kept_variables(module, kernel)
+        variables = self._variables.of(text)
+        kernel = entry_of(variables.module, name)
         given = [ctypes.string_at(arguments[number], size_of(param)) for number, param in enumerate(kernel.params)]
         grid, block, cluster = ((shape[at], shape[at + 1], shape[at + 2]) for at in (0, 3, 6))
+        own = {array.ctypes.data for array in variables.arrays.values()}
+        others = tuple(array for start, array in self.memory.all().items() if start not in own)
         return Launch(
-            text, grid, block, tuple(given), name, cluster, shared, at_host_address=tuple(self.memory.all().values())
-        )
+            text, grid, block, tuple(given), name, cluster, shared, at_host_address=others,
+            variables=tuple(variables.arrays.items()),
+        )  # fmt: skip
 
     def _run(self, whole: Launch) -> None:
         options, key = self.options, (whole.entry, whole.grid, whole.block, whole.cluster, whole.args)
@@ -107,22 +109,24 @@ class Session:
             self._checked.add(key)
             self.launches.check(whole)
         file = recorded_path(options.record, len(self.launches.ran), name) if options.record else None
-        self.launches.run(whole, recording=file and recorded(whole, file, self.memory, self._maps), file=file)
-
-    def _refuse_kept_variables(self, module: Module, kernel: Kernel) -> None:
-        """Refuse a second launch that changes a `__device__` variable, or uses a changed one: every launch has fresh
-        ones.
-        """
-        if kept := sorted(used_variables(module, kernel) & self._changed):
-            what = f"the `__device__` variable `{kept[0]}`, which keeps its value from one launch to the next,"
-            raise Diag.NOT_MODELLED.error(what=what)
-        self._changed |= changed_variables(module, kernel)
+        recording = None
+        if file is not None:
+            text = self._variables.of(str(whole.program)).text(str(whole.program))
+            recording = recorded(replace(whole, program=text), file, self.memory, self._maps)
+        self.launches.run(whole, recording=recording, file=file)
 
     def _text_of(self, name: str) -> str:
         for text in self._texts:
             if f".entry {name}(" in text or f".entry {name}\n" in text:
                 return text
         raise Diag.NO_SUCH_ENTRY.error(entry=name, entries="others; the program has no PTX of this one")
+
+    def _on_variable(self, name: bytes) -> int | None:
+        try:
+            return self._variables.address(name.decode())
+        except BaseException as error:  # noqa: BLE001  no exception passes through compiled code
+            self.error = self.error or error
+            return None
 
     def _on_tiled(self, map_: int, *given: Any) -> int:
         return self._encode(tiled_fields, map_, *given)

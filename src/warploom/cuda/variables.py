@@ -1,97 +1,84 @@
-"""Variables of a module that a kernel may change: tables of constants, such as those of cuRAND, are only read."""
+"""Variables of a program's modules (`__device__`, `__constant__`, `__managed__`): memory that outlives launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from warploom.ptx.syntax.model import (
-    Address,
-    Arguments,
-    Guard,
-    Instruction,
-    Kernel,
-    Module,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    Symbol,
-    Vector,
-)
+import numpy as np
 
-_LOADS = ("ld.", "ldu.", "prefetch")
+from warploom.cuda.memory import Bytes, DeviceMemory
+from warploom.machine.memory.static_variables import initialise, static_variables
+from warploom.ptx.analysis.call_graph import function_addresses
+from warploom.ptx.analysis.storage import size_of
+from warploom.ptx.syntax.model import Module
+from warploom.ptx.syntax.parser import parse
+from warploom.ptx.syntax.printer import print_module
+
+_ALIGNMENT = 512
 
 
-def changed_variables(module: Module, kernel: Kernel) -> set[str]:
-    """Names of the global variables that a launch may write, by itself or through a function that it calls.
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """The variables of one module, and the values that they had at first."""
 
-    An address that is stored, passed on or used by anything else than a load counts as written.
-    """
-    pointed = _pointed(module)
-    changed = {name for each in _functions(module, kernel) for name in _written(each, pointed)}
-    used = used_variables(module, kernel)
-    return changed | {name for user in used for name in pointed[user] & pointed.keys()}
+    module: Module
+    arrays: Mapping[str, Bytes]
+    first: Mapping[str, bytes]
 
+    @staticmethod
+    def of(text: str, memory: DeviceMemory) -> Variables:
+        """Allocate the variables of a module, with their initial values."""
+        module = parse(text)
+        defined = static_variables(module)
+        arrays = {each.name: _allocated(max(size_of(each), 1), memory) for each in defined}
+        symbols = function_addresses(module) | {name: array.ctypes.data for name, array in arrays.items()}
+        for each in defined:
+            initialise(each, arrays[each.name], symbols)
+        return Variables(module, arrays, {name: array.tobytes() for name, array in arrays.items()})
 
-def used_variables(module: Module, kernel: Kernel) -> set[str]:
-    """Names of the global variables that a launch may use."""
-    found = {
-        name
-        for function in _functions(module, kernel)
-        for each in _instructions(function)
-        for name in _names(each.operands)
-    }
-    return found & _pointed(module).keys()
-
-
-def _pointed(module: Module) -> dict[str, set[str]]:
-    """The variables that the initial value of each global variable points to."""
-    return {
-        each.name: {part.name for part in each.initial or () if isinstance(part, Symbol)}
-        for each in module.variables
-        if each.space == "global" and not each.name.startswith(("$", "__"))
-    }
-
-
-def _functions(module: Module, kernel: Kernel) -> tuple[Kernel, ...]:
-    return (kernel, *(each for each in module.kernels if not each.entry))
-
-
-def _written(function: Kernel, names: Iterable[str]) -> set[str]:
-    """Follow addresses of variables through registers, without regard to the order of instructions."""
-    carried = {name: {name} for name in names}
-    found, count = set[str](), -1
-    while count != sum(map(len, carried.values())):
-        count = sum(map(len, carried.values()))
-        for each in _instructions(function):
-            if each.opcode.startswith(_LOADS):
-                continue
-            is_computed = isinstance(each.operands[0], Register | Vector | Pair) if each.operands else False
-            sources = each.operands[1:] if is_computed else each.operands
-            led_to = {name for part in _names(sources) for name in carried.get(part, ())}
-            if not led_to:
-                continue
-            if not is_computed or any(isinstance(part, Address | Arguments) for part in sources):
-                found |= led_to
-            for part in _names(each.operands[:1]) if is_computed else ():
-                carried.setdefault(part, set()).update(led_to)
-    return found
+    def text(self, text: str) -> str:
+        """The text of the module, in which the present values of the variables are their initial ones."""
+        changed = {name: array.tobytes() for name, array in self.arrays.items()}
+        changed = {name: now for name, now in changed.items() if now != self.first[name]}
+        if not changed:
+            return text
+        variables = tuple(
+            replace(each, type="b8", count=len(changed[each.name]), align=_ALIGNMENT, initial=tuple(changed[each.name]))
+            if each.name in changed
+            else each
+            for each in self.module.variables
+        )
+        return print_module(replace(self.module, variables=variables))
 
 
-def _instructions(function: Kernel) -> Iterator[Instruction]:
-    return (each for each in function.body or () if isinstance(each, Instruction))
+class ProgramVariables:
+    """The variables of all modules of a program, allocated when the first of a module is asked for."""
+
+    def __init__(self, texts: Sequence[str], memory: DeviceMemory) -> None:
+        self._texts, self._memory = texts, memory
+        self._of: dict[str, Variables] = {}
+
+    def of(self, text: str) -> Variables:
+        """The variables of one module."""
+        if text not in self._of:
+            self._of[text] = Variables.of(text, self._memory)
+        return self._of[text]
+
+    def address(self, name: str) -> int | None:
+        """The address of a variable, by its name in the PTX; None if no module defines it."""
+        for text in self._texts:
+            if name in text and (array := self.of(text).arrays.get(name)) is not None:
+                return int(array.ctypes.data)
+        return None
 
 
-def _names(operands: Iterable[Operand | Guard | None]) -> Iterator[str]:
-    """The registers and symbols in operands."""
-    for each in operands:
-        if isinstance(each, Register | Symbol):
-            yield each.name
-        elif isinstance(each, Negated):
-            yield each.register.name
-        elif isinstance(each, Vector | Arguments):
-            yield from _names(each.items)
-        elif isinstance(each, Pair):
-            yield from _names((each.first, each.second))
-        elif isinstance(each, Address):
-            yield from _names((each.base, each.coordinates))
+def _allocated(size: int, memory: DeviceMemory) -> Bytes:
+    """Zeros in memory of their own, which is never given back."""
+    whole = np.zeros(size + _ALIGNMENT, np.uint8)
+    address = whole.ctypes.data + -whole.ctypes.data % _ALIGNMENT
+    memory.keep(whole)
+    memory.note(address, size)
+    found = memory.at(address)
+    assert found is not None
+    return found[1]

@@ -31,6 +31,9 @@ class Launch:
     at_host_address: tuple[Any, ...] = ()
     """Arrays that the kernel reaches by host addresses stored in its inputs: the emulator maps them at those addresses.
     A GPU has one address for each array anyway."""
+    variables: tuple[tuple[str, Any], ...] = ()
+    """Arrays that hold variables of the module, by name: the emulator maps them at their host addresses, and they keep
+    their values from one launch to the next. All others are fresh in each launch."""
     labels: tuple[str, ...] = ()
     """Names of the arguments in messages, if not those of the parameters in the PTX."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -50,30 +50,42 @@ def _in_sequence(variables: Iterable[Variable]) -> tuple[dict[str, int], int]:
 
 def static_bytes(module: Module) -> int:
     """The bytes of the module's global and constant variables together."""
-    return sum(size_of(variable) for variable in _defined(module))
+    return sum(size_of(variable) for variable in static_variables(module))
 
 
-def _defined(module: Module) -> list[Variable]:
+def static_variables(module: Module) -> list[Variable]:
+    """The global and constant variables that a module defines."""
     return [v for v in module.variables if v.space in _STATIC and v.linkage != "extern"]
 
 
-def map_static(module: Module, memory: GlobalMemory) -> dict[str, int]:
-    """Put the module's variables into global memory with their initial values; where each, and each function, lies."""
+def map_static(module: Module, memory: GlobalMemory, kept: Mapping[str, Bytes]) -> dict[str, int]:
+    """Put the module's variables into global memory with their initial values; where each, and each function, lies.
+
+    The values of those that are `kept` in arrays are the arrays'.
+    """
     symbols = function_addresses(module)
-    held: list[tuple[Variable, Bytes]] = []
-    for variable in _defined(module):
+    fresh: list[tuple[Variable, Bytes]] = []
+    for variable in static_variables(module):
+        if variable.name in kept:
+            symbols[variable.name] = memory.map_array(kept[variable.name], variable.name, at_host_address=True)
+            continue
         data = padded(max(size_of(variable), 1), zero=True)[: max(size_of(variable), 1)]
         symbols[variable.name] = memory.add(data, variable.name).base
-        held.append((variable, data))
-    for variable, data in held:
-        width = element_bytes(variable)
-        words = [_initial(value, symbols) & ((1 << 8 * width) - 1) for value in variable.initial or ()]
-        raw = b"".join(word.to_bytes(width, "little") for word in words)
-        data[: len(raw)] = np.frombuffer(raw, np.uint8)
+        fresh.append((variable, data))
+    for variable, data in fresh:
+        initialise(variable, data, symbols)
     return symbols
 
 
-def _initial(value: int | Symbol, symbols: dict[str, int]) -> int:
+def initialise(variable: Variable, data: Bytes, symbols: Mapping[str, int]) -> None:
+    """Write the initial value of a variable to memory that holds zeros; `symbols` has the addresses in it."""
+    width = element_bytes(variable)
+    words = [_initial(value, symbols) & ((1 << 8 * width) - 1) for value in variable.initial or ()]
+    raw = b"".join(word.to_bytes(width, "little") for word in words)
+    data[: len(raw)] = np.frombuffer(raw, np.uint8)
+
+
+def _initial(value: int | Symbol, symbols: Mapping[str, int]) -> int:
     """An element's initial value; of what the module only declares, 0."""
     if not isinstance(value, Symbol):
         return value
