@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.checker.kernels import checked, codes
 
+import warploom
 from warploom.checker.report import Verdict
 
 NEIGHBOUR = "xor.b32 %r7, %r4, 128; add.u32 %r8, %r2, %r7;"
@@ -122,6 +123,65 @@ def test_control_that_depends_on_the_order_of_atomics_is_incomplete() -> None:
     assert report.covers.interleavings == "this run"
     (reason,) = report.reasons
     assert "atomic" in reason
+
+
+LAST_BLOCK = """
+    mov.u32 %r7, %ctaid.x;
+    mul.wide.u32 %rd4, %r7, 4;
+    add.u64 %rd5, %rd1, %rd4;
+    add.u32 %r8, %r7, 40;
+    @%p1 st.global.u32 [%rd5], %r8;
+    {before}
+    @%p1 atom.relaxed.gpu.global.inc.u32 %r9, [%rd1+64], 7;
+    {after}
+    @%p1 st.shared.u32 [%r2], %r9;
+    bar.sync 0;
+    ld.shared.u32 %r10, [%r2];
+    setp.ne.u32 %p2, %r10, 3;
+    @%p2 bra end;
+    setp.ge.u32 %p3, %r1, 4;
+    @%p3 bra end;
+    ld.global.u32 %r11, [%rd1+{place}];
+    st.global.u32 [%rd3+128], %r11;
+    mov.u32 %r12, 0;
+    @%p1 st.global.u32 [%rd1+64], %r12;
+end:
+"""
+FENCE = "fence.acq_rel.gpu;"
+
+
+@pytest.mark.parametrize("place", [0, 8])
+def test_the_last_block_reads_what_others_wrote_before_their_ticket(place: int) -> None:
+    """The example of `__threadfence()` in CUDA's guide has no fence after the atomic, and PTX asks for one."""
+
+    def judged(before: str, after: str, profile: str) -> warploom.Report:
+        body = LAST_BLOCK.format(before=before, after=after, place=place)
+        return checked(body, grid=4, block=32, words=64, profile=profile)
+
+    for profile in ("strict", "lenient"):
+        assert judged(FENCE, FENCE, profile).verdict is Verdict.INCOMPLETE  # which CTA is the last is not enumerated
+        assert judged("", FENCE, profile).verdict is Verdict.REFUTED
+    assert judged("", "", "lenient").verdict is Verdict.REFUTED
+    guide = judged(FENCE, "", "strict")
+    assert guide.verdict is Verdict.REFUTED
+    assert {finding.excused_by for finding in guide.findings} == {"atomic-acquire"}
+    assert not guide.remaining_under_lenient
+    lenient = judged(FENCE, "", "lenient")
+    assert lenient.verdict is Verdict.INCOMPLETE
+    assert [(each.name, each.count > 0) for each in lenient.relaxed] == [("atomic-acquire", True)]
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"), [("mov.u32 %r10, %r9;", Verdict.INCOMPLETE), ("mov.u32 %r10, %ctaid.x;", Verdict.REFUTED)]
+)
+def test_a_counter_is_reset_by_the_thread_whose_atomic_found_it_complete(last: str, verdict: Verdict) -> None:
+    """In the second kernel the last CTA does it, whatever it found: the atomics of others may come later."""
+    atomic = "atom.relaxed.gpu.global.inc.u32 %r9, [%rd1+64], 7;"
+    body = f"@!%p1 bra end; {atomic} {last} setp.ne.u32 %p2, %r10, 3; @%p2 bra end; st.global.u32 [%rd1+64], %r1; end:"
+    for profile in ("strict", "lenient"):
+        report = checked(body, grid=4, block=32, words=64, profile=profile)
+        assert report.verdict is verdict
+        assert any("order of the atomics" in each for each in report.reasons) == (verdict is Verdict.INCOMPLETE)
 
 
 def test_a_test_of_a_barrier_that_decides_more_than_to_wait_is_incomplete() -> None:

@@ -81,7 +81,7 @@ def check(
     if profile == "strict" and report.findings:
         lenient = _Judged(launch_, "lenient", limit, 0)
         lenient.run(sms)
-        report = replace(report, findings=_excused(report.findings, lenient.findings.all()))
+        report = replace(report, findings=_excused(report.findings, lenient))
         judged.cost(lenient)
     if report.findings and budget:
         confirmation = Confirmation(launch_, limit, budget)
@@ -116,15 +116,23 @@ def cases_in(sizes: Any) -> dict[str, Launch]:
     return {str(name): with_triples(each) for name, each in sizes.items()}
 
 
-def _excused(findings: Iterable[Finding], remaining: Iterable[Finding]) -> tuple[Finding, ...]:
+def _excused(findings: Iterable[Finding], lenient: _Judged) -> tuple[Finding, ...]:
     """Findings of `strict`, those that `lenient` accepts with the name of the relaxation."""
-    keys = {key_of(finding) for finding in remaining}
+    keys = {key_of(finding) for finding in lenient.findings.all()}
     return tuple(
         replace(each, excused_by="")
         if not each.parties or key_of(each) in keys
-        else replace(each, excused_by=each.excused_by or "warp-collectives")
+        else replace(each, excused_by=each.excused_by or _by_knowledge(each, lenient.rules))
         for each in findings
     )
+
+
+def _by_knowledge(finding: Finding, lenient: Rules) -> str:
+    """The relaxation that accepts a finding by what a thread knows, not by the two accesses."""
+    crosses = len({party.cta for party in finding.parties}) > 1
+    if lenient.relaxed["atomic-acquire"] and (crosses or not lenient.relaxed["warp-collectives"]):
+        return "atomic-acquire"
+    return "warp-collectives"
 
 
 @dataclass

@@ -62,6 +62,11 @@ RELAXATIONS: dict[str, Relaxation] = {
         "a plain load may race with a compare-and-swap that checks what it loaded",
         "PTX ISA 8.7 calls it a race; the CUDA C++ programming guide builds atomics from atomicCAS with it",
     ),
+    "atomic-acquire": Relaxation(
+        "a relaxed atomic acquires what a fence released before another relaxed atomic at its location",
+        "PTX ISA 8.8 asks for a fence after it too; the example of __threadfence() in the CUDA C++ programming guide, "
+        "in which the last block adds up the results of all, has none",
+    ),
     "wgmma-copies": Relaxation(
         "registers of a wgmma may be moved before the wait, if the copies are used after it only, and behind the fence",
         "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, LLVM places copies behind the "

@@ -289,6 +289,18 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) 
   *device = host;
   return OK;
 }
+cudaError_t cudaMallocFromPoolAsync(void **pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return allocate(pointer, bytes);
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
+  static int only;
+  *pool = (cudaMemPool_t)&only;
+  return OK;
+}
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) { return OK; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value) { return OK; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes) { return OK; }
 cudaError_t cudaFree(void *pointer) { return release(pointer); }
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) { return release(pointer); }
 cudaError_t cudaFreeHost(void *pointer) { return release(pointer); }
@@ -470,6 +482,12 @@ cudaError_t cudaDeviceGetLimit(size_t *value, enum cudaLimit limit) {
   *value = limit == cudaLimitStackSize ? 1 << 10 : limit == cudaLimitPrintfFifoSize ? 1 << 20 : 8 << 20;
   return OK;
 }
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID attribute,
+                                   const cudaLaunchAttributeValue *value) {
+  return OK;
+}
+cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) { return OK; }
+cudaError_t cudaCtxResetPersistingL2Cache(void) { return OK; }
 cudaError_t cudaDeviceSetCacheConfig(enum cudaFuncCache config) { return OK; }
 cudaError_t cudaDriverGetVersion(int *version) {
   *version = CUDART_VERSION;
@@ -570,6 +588,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
   case cudaDevAttrCooperativeLaunch:
   case cudaDevAttrUnifiedAddressing:
   case cudaDevAttrManagedMemory:
+  case cudaDevAttrConcurrentManagedAccess:
+  case cudaDevAttrCanMapHostMemory:
+  case cudaDevAttrCanUseHostPointerForRegisteredMem:
+  case cudaDevAttrConcurrentKernels:
+  case cudaDevAttrAsyncEngineCount:
   case cudaDevAttrMemoryPoolsSupported:
     *value = 1;
     break;
@@ -600,7 +623,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
   properties->maxBlocksPerMultiProcessor = 32;
   properties->memoryBusWidth = 1;
   properties->unifiedAddressing = properties->managedMemory = properties->cooperativeLaunch = 1;
-  properties->clusterLaunch = 1;
+  properties->clusterLaunch = properties->canMapHostMemory = properties->canUseHostPointerForRegisteredMem = 1;
+  properties->concurrentKernels = properties->asyncEngineCount = properties->concurrentManagedAccess = 1;
   return OK;
 }
 

@@ -16,9 +16,11 @@ from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.observations import Observations
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.observers.events import Clash, Event, Placed, Started, Touch
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Memories:
         self._arrays: dict[int, _Array] = {}
         self._placed: tuple[Placed, ...] = ()
         self._bases: list[int] = []
+        self._observations = Observations()
         self._published: dict[tuple[str, Triple | None, int], dict[tuple[str, Triple], dict[Triple, Rows]]] = {}
         """Knowledge released to a location, by the scope of the release and its CTA."""
         self.polled = 0
@@ -288,7 +291,7 @@ class Memories:
         ):  # fmt: skip
             return  # lanes of one instruction, whose values were compared
         equal = self._rules.assumed["equal-values"]
-        problem = self._rules.judge(old, new, clock)
+        problem = None if self._is_observed(touch, old, new, clock) else self._rules.judge(old, new, clock)
         if problem is None:
             if self.orders is not None:
                 self.orders.add(old, new, part)
@@ -303,6 +306,13 @@ class Memories:
                 missing="an atomic, or a lock around the read and the write",
             )  # fmt: skip
         self._findings.race(problem, old, new, part, _span(touch))
+
+    def _is_observed(self, touch: Touch, old: Access, new: Access, clock: Clock) -> bool:
+        """True if an ordinary access comes after a read that has found an earlier strong write."""
+        if not old.scope or new.scope or len(touch.addresses) > WARP_LANES:
+            return False
+        places = [(touch.space, touch.cta, address) for address in np.unique(touch.addresses).tolist()]
+        return self._observations.is_ordered(places, old, clock, new.components)
 
     def _may_swap(self, old: Access, new: Access) -> bool:
         """True for a strong store that changes a value after a strong access; updates that commute do not count."""
@@ -361,33 +371,38 @@ class Memories:
         """Drop the shadows of CTAs that have ended."""
         self.of_ctas = {key: shadow for key, shadow in self.of_ctas.items() if key[1] not in ctas}
         self._published = {key: rows for key, rows in self._published.items() if key[1] not in ctas}
+        self._observations.forget(ctas)
 
     def _synchronise(self, event: Event, touch: Touch, part: Lanes, warp: Warp, *, writes: bool) -> None:
         """A strong access releases to its location, or acquires from it, within its scope."""
         semantics, scope = event.semantics, event.scope or "sys"
+        is_atomic = semantics.startswith("atomic")
         for address in np.unique(touch.addresses).tolist():
             key = (touch.space, touch.cta, address)
             published = self._published.get(key)
             if writes:
-                if not (event.changes or semantics.startswith("atomic")):
+                if not (event.changes or is_atomic):
                     continue  # a load cannot tell it from the store before, and may have found that one
+                self._observations.write(key, warp.components, part.component, warp.time, is_atomic=is_atomic)
                 releases = "release" in semantics or "acq_rel" in semantics
-                if published is None or not semantics.startswith("atomic"):
+                if published is None or not is_atomic:
                     published = self._published[key] = {}
                 reach = scope if releases else _smaller(scope, part.fenced_scope)
                 source, held = part.given(part.mask, warp.components), published.setdefault((reach, warp.cta), {})
                 _publish(held, warp.components.place, part, source, releases=releases)
                 continue
-            if not semantics.startswith("atomic"):
+            if not is_atomic:
                 self.polled += 1
-            if event.source.number not in self.steering:
+            steers = event.source.number in self.steering
+            self._observations.read(key, warp.components, part.component, warp.time, is_atomic=is_atomic, steers=steers)
+            if not steers:
                 continue  # nothing depends on the value found, and another interleaving may find an older one
-            if not semantics.startswith("atomic"):
+            if not is_atomic:
                 self._awaited.add(key)
             for (reach, writer), given in (published or {}).items():
                 if not (self._reaches(reach, writer, warp.cta) and self._reaches(scope, warp.cta, writer)):
                     continue
-                if "acquire" in semantics or "acq_rel" in semantics:
+                if "acquire" in semantics or "acq_rel" in semantics or self._counts_as_acquire(semantics, given):
                     _take(part.clock, warp.components.place, given)
                     continue
                 if part.seen is None:
@@ -395,6 +410,15 @@ class Memories:
                 _take(part.seen, warp.components.place, given)
                 if warp.components.place in given:
                     part.clock.follow(Clock(given[warp.components.place]))
+
+    def _counts_as_acquire(self, semantics: str, given: dict[Triple, Rows]) -> bool:
+        """True if a relaxed atomic takes part in what a fence has released, by the relaxation `atomic-acquire`."""
+        if not (
+            self._rules.lenient and semantics.startswith("atomic") and any(rows[G].any() for rows in given.values())
+        ):
+            return False
+        self._rules.relaxed["atomic-acquire"] += 1
+        return True
 
     def _reaches(self, scope: str, one: Triple, other: Triple) -> bool:
         """True if the scope of a thread of one CTA includes the threads of another."""

@@ -157,7 +157,8 @@ class GlobalMemory:
             return f"address {address:#x} is near 0: a null pointer"
         past = address - below.base - below.size if below is not None else None
         if (past is None or past > _NEAR) and (above is None or above.base - address > _NEAR):
-            return f"address {address:#x} is in no buffer; they begin at {min((GLOBAL_BASE, *self._bases[:1])):#x}"
+            first = self._bases[0] if self._bases else GLOBAL_BASE
+            return f"address {address:#x} is in no buffer; they begin at {first:#x}"
         if above is not None and (past is None or above.base - address <= past):
             distance, where, nearest = above.base - address, "before", above
         elif below is None or past is None:
