@@ -192,6 +192,65 @@ def test_a_test_of_a_barrier_that_decides_more_than_to_wait_is_incomplete() -> N
     assert checked(begin + other).verdict is Verdict.INCOMPLETE
 
 
+BEGIN = (
+    "mov.u32 %r7, 1; @%p1 mbarrier.init.shared.b64 [%r3], %r7; bar.sync 0; @%p1 mbarrier.arrive.shared.b64 _, [%r3];"
+)
+TEST = "mbarrier.test_wait.parity.shared.b64 %p2, [%r3], 0;"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"mov.u32 %r8, 0; {TEST} @!%p2 bra skip; mov.u32 %r8, 4; skip: add.u32 %r9, %r2, %r8; @%p1 st.shared.u8 [%r9], %r1;",
+        f"mov.u32 %r8, 0; again: add.u32 %r8, %r8, 1; {TEST} @!%p2 bra again; add.u32 %r9, %r2, %r8; st.shared.u8 [%r9], 1;",
+        f"st.shared.u32 [%r5], %r1; again: red.shared.add.u32 [%r5], 1; {TEST} @!%p2 bra again;",
+        f"{TEST} @!%p2 bra other; bra end; other: exit; end: st.shared.u32 [%r5], %r1;",
+        "mov.u64 %rd4, %globaltimer; cvt.u32.u64 %r8, %rd4; and.b32 %r8, %r8, 4; add.u32 %r9, %r5, %r8; st.shared.u32 [%r9], %r1;",
+        "mov.u32 %r8, %clock; setp.lt.u32 %p2, %r8, 64; @%p2 bra skip; st.shared.u32 [%r5], %r1; skip:",
+    ],
+)
+def test_what_the_time_of_a_wait_decides_is_incomplete(body: str) -> None:
+    """An address, the number of rounds of a loop, an effect in its first block, an end."""
+    report = checked(BEGIN + body)
+    assert report.verdict is Verdict.INCOMPLETE
+    assert "mbarrier test" in report.reasons[0] or "clock" in report.reasons[0]
+
+
+SLEEP = f"""
+    {TEST}
+    @%p2 bra done;
+    mov.u64 %rd4, %globaltimer;
+again:
+    {TEST}
+    @%p2 bra done;
+    mov.u64 %rd5, %globaltimer;
+    sub.u64 %rd5, %rd5, %rd4;
+    setp.lt.u64 %p3, %rd5, 1000;
+    @%p3 bra again;
+    shr.u64 %rd5, %rd5, 2;
+    cvt.u32.u64 %r8, %rd5;
+    min.u32 %r8, %r8, 64;
+    nanosleep.u32 %r8;
+    bra again;
+done:
+    st.shared.u32 [%r5], %r1;
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"again: add.u32 %r8, %r3, 0; {TEST} @!%p2 bra again; add.u32 %r9, %r8, 8; st.shared.u32 [%r9], 1;",
+        f"mov.u32 %r8, 0; again: add.u32 %r8, %r8, 1; {TEST} @!%p2 bra again; st.shared.u32 [%r5], %r8;",
+        f"again: {TEST} @!%p2 bra again; ret;",
+        SLEEP,
+    ],
+)
+def test_waits_that_compute_or_sleep_are_waits(body: str) -> None:
+    """The last is the loop of `cuda::barrier`, which sleeps for longer the longer it has waited."""
+    assert checked(BEGIN + body).verdict is Verdict.PROVED
+
+
 def test_a_budget_and_a_profile_are_verified() -> None:
     from warploom import LaunchError
 

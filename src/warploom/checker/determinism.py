@@ -11,17 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from warploom.checker.analyses import once
-from warploom.ptx.analysis.control_flow import BRANCHES, Flow
+from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
 from warploom.ptx.analysis.control_slice import control_slice
-from warploom.ptx.analysis.liveness import read
+from warploom.ptx.analysis.liveness import live_at_entry, read
 from warploom.ptx.analysis.uniformity import written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Special
 
 _STRONG = frozenset({"acquire", "relaxed", "volatile", "mmio", "mmio.relaxed"})
 _TIMES = ("%clock", "%globaltimer", "%smid", "%warpid", "%nsmid")
-_PREDICATES = frozenset({"selp", "setp", "not", "mov", "and", "or", "xor", "cvt"})
-"""Instructions through which the result of a test reaches a branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +163,19 @@ _KINDS: dict[str, Callable[[Op], bool]] = {
 }
 
 
-_WAITS = {"test": frozenset({"waits", "drains"}), "polled": frozenset({"waits", "drains", "reads", "fences"})}
-"""Effects that a loop may have in which a thread tests a barrier, or polls a location, until it may go on."""
+_WAITS = {
+    "test": frozenset({"waits", "drains"}),
+    "clock": frozenset({"waits", "drains"}),
+    "polled": frozenset({"waits", "drains", "reads", "fences"}),
+}
+"""Effects that a loop may have in which a thread tests a barrier, sleeps, or polls a location, until it may go on."""
 
 
 def _only_waits(flow: Flow, test: Op, allowed: frozenset[str]) -> bool:
-    """True if the result of a test only decides whether to wait (again).
+    """True if the result of a test or a clock only decides whether to wait (again), and for how long.
 
-    It then reaches branches alone, and between such a branch and the point where its paths meet nothing but tests and
-    waits has an effect.
+    It then reaches branches and `nanosleep` alone. Between such a branch and the point where its paths meet nothing but
+    tests and waits has an effect, no thread ends, and no register that steers the kernel gets another value.
     """
     names, users = set(written(test)), list[Op]()
     blocks = {id(op): block.index for block in flow.blocks for op in block.ops}
@@ -182,20 +184,43 @@ def _only_waits(flow: Flow, test: Op, allowed: frozenset[str]) -> bool:
         name = ahead.pop()
         for block in flow.blocks:
             for op in block.ops:
-                if name in read(op) and op.family not in BRANCHES:
-                    if op.family not in _PREDICATES or op.form.effects:
-                        return False
-                    new = set(written(op)) - names
-                    names |= new
-                    ahead += new
-                elif op.family in BRANCHES and name in read(op):
+                if name not in read(op):
+                    continue
+                if op.family in BRANCHES:
                     users.append(op)
-    return all(_is_idle(flow, blocks[id(op)], allowed) for op in users)
+                    continue
+                if op.form.effects or op.family in LEAVES:
+                    return False
+                new = set(written(op)) - names
+                names |= new
+                ahead += new
+    return all(_is_idle(flow, blocks[id(op)], allowed, names) for op in users)
 
 
-def _is_idle(flow: Flow, index: int, allowed: frozenset[str]) -> bool:
-    """True if nothing but some effects happens between a branch and the point where its paths meet."""
-    region = flow.region(index)
-    return all(
-        effect.verb in allowed for at in region - {index} for op in flow.blocks[at].ops for effect in op.form.effects
-    )
+def _is_idle(flow: Flow, index: int, allowed: frozenset[str], names: set[str]) -> bool:
+    """True if nothing but some effects happens between a branch and the point where its paths meet, and if registers
+    that steer the kernel are there what they are on each path; `names` are known not to.
+    """
+    region, join = flow.region(index), flow.reconvergence[index]
+    if join == flow.exit:
+        region -= flow.exit_blocks
+    ops = [op for at in region for op in flow.blocks[at].ops]
+    if any(op.family in LEAVES or any(effect.verb not in allowed for effect in op.form.effects) for op in ops):
+        return False
+    changed = {name for op in ops for name in written(op)}
+    # What is computed before the branch in each round from registers that stay is the same in each round.
+    again = [op for at in _before(flow, index) if at in region for op in flow.blocks[at].ops]
+    fixed = [op for op in again if op.instruction.guard is None and changed.isdisjoint(read(op))]
+    others = {name for op in ops if not any(op is each for each in fixed) for name in written(op)}
+    steering = sorted(((changed - {name for op in fixed for name in written(op)}) | others) & _steering(flow) - names)
+    return not steering or not live_at_entry(flow, steering)[join]
+
+
+def _before(flow: Flow, index: int) -> list[int]:
+    """A block, and those that are executed whenever it is: each the only predecessor of the next."""
+    chain = [index]
+    while True:
+        predecessors = [block.index for block in flow.blocks if chain[-1] in block.successors]
+        if len(predecessors) != 1 or predecessors[0] in chain:
+            return chain
+        chain += predecessors
