@@ -40,7 +40,15 @@ def test_nothing():
 """
 
 
+CONFTEST = """
+import torch
+
+assert torch.cuda.is_available(), "conftest.py is imported before the GPU is emulated"
+"""
+
+
 def test_a_suite_runs(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
     suite, report, root = tmp_path / "test_suite.py", tmp_path / "report.xml", Path(__file__).parents[2]
     suite.write_text(SUITE)
     options = ("--triton-target", "sm_100", "--triton-timeout", "12", "--junitxml", str(report))

@@ -32,9 +32,19 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption("--triton-record", type=Path, help="directory for a folder of launch files for each test")
 
 
+def pytest_load_initial_conftests(early_config: Any) -> None:
+    """Make the emulator Triton's GPU before `conftest.py` is imported: many ask for the device where they begin."""
+    _begin(early_config.known_args_namespace)
+
+
 def pytest_configure(config: Any) -> None:
-    """Make the emulator Triton's GPU before test modules are imported: many ask for the device where they begin."""
-    options = {name: config.getoption(f"--triton-{name}") for name in ("target", "schedule", "sms")}
+    """The same where a `conftest.py` names the plugin."""
+    if not _SESSIONS:
+        _begin(config.option)
+
+
+def _begin(chosen: Any) -> None:
+    options = {name: getattr(chosen, f"triton_{name}") for name in ("target", "schedule", "sms")}
     _SESSIONS.append(_STACK.enter_context(machine(**options)))
 
 
