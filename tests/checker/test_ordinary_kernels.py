@@ -209,7 +209,7 @@ TEST = "mbarrier.test_wait.parity.shared.b64 %p2, [%r3], 0;"
         "mov.u32 %r8, %clock; setp.lt.u32 %p2, %r8, 64; @%p2 bra skip; st.shared.u32 [%r5], %r1; skip:",
     ],
 )
-def test_what_the_time_of_a_wait_decides_is_incomplete(body: str) -> None:
+def test_effects_that_the_time_of_a_wait_decides_are_incomplete(body: str) -> None:
     """An address, the number of rounds of a loop, an effect in its first block, an end."""
     report = checked(BEGIN + body)
     assert report.verdict is Verdict.INCOMPLETE

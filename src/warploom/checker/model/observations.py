@@ -38,7 +38,7 @@ class Observations:
         self._chains: dict[Place, _Chain] = {}
 
     def write(self, place: Place, components: Components, component: int, time: int, *, is_atomic: bool) -> None:
-        """Add a strong write; a store that is no atomic begins a new chain."""
+        """Add a strong write; one by a store, not by an atomic, begins a new chain."""
         chain = self._chains.get(place)
         if chain is None or not is_atomic or len(chain.written) >= _MOST:
             chain = self._chains[place] = _Chain()
