@@ -19,6 +19,10 @@ from tests.triton import kernels
 
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
 
+@pytest.mark.skip(reason="before any other test has started")
+def test_skipped():
+    pass
+
 @pytest.mark.parametrize("n", [100, 128])
 def test_add(n):
     x, out = torch.randn(n, device=DEVICE), torch.full((n,), float("nan"), device=DEVICE)
@@ -64,6 +68,7 @@ def test_a_suite_runs(tmp_path):
     }
     launches = {name: each["launches"] for name, each in properties.items()}
     assert launches == {
+        "test_skipped": "0",
         "test_add[100]": "1",
         "test_add[128]": "1",
         "test_wrong": "1",

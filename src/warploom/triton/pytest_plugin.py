@@ -56,7 +56,6 @@ def pytest_unconfigure(config: Any) -> None:
 def pytest_runtest_setup(item: Any) -> None:
     """Start the test's clock: CPU time, so that a test does not time out because other programs use the CPU."""
     session, folder = _SESSIONS[0], item.config.getoption("--triton-record")
-    session.launches.clear()
     if folder is not None:
         session.options = replace(session.options, record=folder / re.sub(r"[^A-Za-z0-9_.-]", "_", item.name)[:96])
     _STARTED[:] = [time.process_time()]
@@ -67,10 +66,13 @@ def pytest_runtest_setup(item: Any) -> None:
 
 
 def pytest_runtest_teardown(item: Any) -> None:
+    """Stop the clock; a test that another plugin has skipped did not start it."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, 0)
+    seconds = time.process_time() - _STARTED.pop() if _STARTED else 0.0
     item.user_properties.append(("launches", len(_SESSIONS[0].launches)))
-    item.user_properties.append(("cpu_seconds", round(time.process_time() - _STARTED[0], 2)))
+    item.user_properties.append(("cpu_seconds", round(seconds, 2)))
+    _SESSIONS[0].launches.clear()
 
 
 def _expire(seconds: float, frame: FrameType | None) -> None:
