@@ -18,6 +18,7 @@ import ctypes
 import hashlib
 import platform
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -184,7 +185,10 @@ class Engine:
             for level in (QUICK, OPTIMISED)
         }
         self._often, self._first, self.seldom = often, QUICK if often else OPTIMISED, seldom
-        self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED])
+        # LLVM's other linker aborts the process where free memory is so scattered that it puts parts of an object 2 GB
+        # apart.
+        jit_link = sys.platform != "win32"
+        self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED], use_jit_link=jit_link)
         arm = platform.machine().lower() in ("arm64", "aarch64")
         flags = set(features.split(","))
         lanes = lanes or (16 if "+avx512f" in flags else 8)
