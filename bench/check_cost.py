@@ -174,10 +174,10 @@ def measure(name: str, sides: dict[str, Side], repeats: int) -> dict[str, Any]:
 
 
 def memory() -> dict[str, float]:
-    """The peak memory of a check of one tile without the copies of the operands, in megabytes, for two K extents."""
+    """The peak memory of a check of one tile without the copies of the operands, in megabytes, for several K extents."""
     found = {}
     for target in ("sm_90a", "sm_100a"):
-        for k in (LONG // 4, LONG):
+        for k in (LONG // 4, LONG, 16 * LONG, 64 * LONG):
             check = library(target, 128, 128, k)[1]
             check()
             gc.collect()

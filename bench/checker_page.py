@@ -329,7 +329,15 @@ def cost(found: Rows) -> list[str]:
         for row in found["rows"]
     ]
     sizes = ", ".join(f"{size} MB for {name}" for name, size in found.get("memory_mb", {}).items())
-    memory = [f"Peak memory of a check of one tile, without the copies of the operands: {sizes}.", ""] if sizes else []
+    memory = (
+        [
+            f"Peak memory of a check of one tile, without the copies of the operands: {sizes}. It",
+            "grows until the lists of events are full that a run keeps for the checker.",
+            "",
+        ]
+        if sizes
+        else []
+    )
     return [
         "## Cost",
         "",
