@@ -55,6 +55,7 @@ from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.analysis.uniformity import follows_x
 from warploom.ptx.syntax.model import Kernel, Module, Variable
+from warploom.ptx.syntax.pickling import without_collection
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.cache.fingerprint import source_version
 
@@ -188,26 +189,27 @@ def launch(
             raise Diag.BAD_LAUNCH.error(what=f"`compare` is {_kind(compare)}; it must be a function without arguments")
         return _explore(launch_, check_budget(budget), compare, sms, limit, timeout, watching)
     try:
-        shows = is_wanted(progress) and on_progress is None
-        bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
-        report = on_progress if bar is None else bar.update
-        setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, report)
-        running = Grid(setup if timeout is None else replace(setup, timeout=timeout))
-        start = time.perf_counter()
-        try:
-            with np.errstate(all="ignore"), bar or nullcontext():
-                running.run()
-            setup.at_end()
-            return _report(running, time.perf_counter() - start)
-        except WarploomError as error:
-            _add_warps(error, running)
-            better = _without_dynamic_shared(error, running.setup) if isinstance(error, Fault) else None
-            (better or error).printed = "".join(running.printed.pieces)
-            if better is None:
-                raise
-            raise better from None
-        finally:
-            running.discard()
+        with without_collection() as collect:  # until the run has proved long
+            shows = is_wanted(progress) and on_progress is None
+            bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
+            report = on_progress if bar is None else bar.update
+            setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, report)
+            running = Grid(replace(setup, timeout=timeout, at_length=collect))
+            start = time.perf_counter()
+            try:
+                with np.errstate(all="ignore"), bar or nullcontext():
+                    running.run()
+                setup.at_end()
+                return _report(running, time.perf_counter() - start)
+            except WarploomError as error:
+                _add_warps(error, running)
+                better = _without_dynamic_shared(error, running.setup) if isinstance(error, Fault) else None
+                (better or error).printed = "".join(running.printed.pieces)
+                if better is None:
+                    raise
+                raise better from None
+            finally:
+                running.discard()
     except WarploomError:
         raise
     except MemoryError as error:

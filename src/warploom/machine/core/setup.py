@@ -54,6 +54,8 @@ class Setup:
     """Seconds after which the run is given up."""
     at_end: Callable[[], None] = lambda: None
     """Called after a run that ended without an error."""
+    at_length: Callable[[], None] = lambda: None
+    """Called in a run that is long, each time that its executions are counted."""
 
 
 class WarpState(NamedTuple):

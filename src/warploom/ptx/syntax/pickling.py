@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
@@ -32,12 +32,18 @@ def quickly_pickled(cls: type[T]) -> type[T]:
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
-    """Pause the garbage collector while thousands of objects are made that all stay."""
-    collects = gc.isenabled()
+def without_collection() -> Iterator[Callable[[], None]]:
+    """Pause the garbage collector while thousands of objects are made that all stay; the function ends the pause early."""
+    paused = gc.isenabled()
     gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
+
+    def end() -> None:
+        nonlocal paused
+        if paused:
+            paused = False
             gc.enable()
+
+    try:
+        yield end
+    finally:
+        end()
