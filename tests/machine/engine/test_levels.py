@@ -17,7 +17,7 @@ from warploom.machine.engine import selection, store
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.objects import OPTIMISED, QUICK, Objects
 from warploom.machine.routines.call_lists import Sequence, base_of
-from warploom.machine.routines.called import WEIGHT
+from warploom.machine.routines.product_kernels import Multiply
 from warploom.machine.translate import translator
 from warploom.machine.translate.records import Table
 from warploom.runtime.cache.disk import Cache
@@ -128,7 +128,8 @@ def test_executions_are_remembered(monkeypatch: pytest.MonkeyPatch, cache: Cache
 @pytest.mark.usefixtures("cache")
 def test_routines_are_optimised() -> None:
     """A list of calls, in which a routine may be several times, calls the optimised code from then on."""
-    engine = Engine(often=4 * WEIGHT)
+    per_call = 64 * 8 * 16 // Multiply().per_execution
+    engine = Engine(often=4 * per_call)
     a, b, d = RNG.integers(-9, 9, (64, 16)).astype(float), RNG.integers(-9, 9, (16, 8)).astype(float), np.zeros((64, 8))
     words, sequence = d.astype(np.float32).view(np.uint32), Sequence(1)
     for _ in range(2):
@@ -149,6 +150,20 @@ def test_routines_are_optimised() -> None:
         seen.append({each.level for each in prepared.routines})
         assert prepared.entries[:, 0].tolist() == [each.address for each in prepared.routines]
     assert seen == [{QUICK}, {OPTIMISED}, {OPTIMISED}]
+    assert sum(prepared.executions.values()) == 2 * per_call > 0
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(("columns", "calls"), [(8, 32), (64, 4), (128, 2)])
+def test_a_long_call_counts_more_than_a_short_one(columns: int, calls: int) -> None:
+    """The optimised code comes after as many products, in calls of any length."""
+    engine = Engine(often=(64 * 256 * 16) // Multiply().per_execution)
+    a, b = RNG.integers(-9, 9, (64, 16)).astype(float), RNG.integers(-9, 9, (16, columns)).astype(float)
+    for count in range(1, calls + 1):
+        d = np.zeros((64, columns), np.float32)
+        engine.routines.products.add(a, b, 1, d.view(np.uint32), accumulate=False)
+        assert np.array_equal(d, a @ b)
+        assert (engine.routine(Multiply()).level == OPTIMISED) == (count == calls)
 
 
 def test_optimised_code_of_another_process_stays(cache: Cache) -> None:

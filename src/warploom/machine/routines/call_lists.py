@@ -7,7 +7,6 @@ checked that all places are inside the memories; `reach` says how many bytes of 
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.objects import OPTIMISED
-from warploom.machine.routines.called import WEIGHT
+from warploom.machine.routines.called import Called
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine, Kernel
@@ -39,6 +38,11 @@ class CallList:
     @property
     def words(self) -> int:
         return 0
+
+    @property
+    def per_execution(self) -> int:
+        """In calls: 15 ns each, and 2 ms to compile."""
+        return 1
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         lines = [
@@ -103,6 +107,8 @@ class Prepared:
     address: int
     routines: list[Kernel]
     """The routine of each entry."""
+    executions: dict[Kernel, int]
+    """The executions that the calls of a routine count as."""
     kept: tuple[Array, ...]
     reach: tuple[int, ...]
     scratch: int
@@ -122,7 +128,7 @@ class Calls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine  # its code exists as long as it does
         # It holds the interpreter's lock, so that one scratch array serves all threads.
-        self._run = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)(engine.address(CallList()))
+        self._run = Called(engine, CallList())
         # Bases that a list does not use are 0.
         self._packs = [struct.Struct(f"={3 + count}Q{8 * (SCRATCH - 1 - count)}xQ").pack for count in range(SCRATCH)]
         self._scratch, self._room = np.empty(1 << 16), 1 << 16
@@ -140,11 +146,11 @@ class Calls:
             self._scratch = np.empty(self._room)
             self._scratch_at = address_of(self._scratch)
         given = self._packs[len(bases)](prepared.address, len(prepared.routines), 0, *addresses, self._scratch_at)
-        self._run(given, None)
+        self._run(given, len(prepared.routines))
         if prepared.quick:
             self._engine.callers.add(prepared)
             prepared.enter_addresses()
-            self._engine.count(prepared.routines, [WEIGHT] * len(prepared.routines))
+            self._engine.count(list(prepared.executions), list(prepared.executions.values()))
         return True
 
 
@@ -153,6 +159,7 @@ class Sequence:
 
     def __init__(self, bases: int) -> None:
         self._calls: list[tuple[Kernel, tuple[Argument, ...]]] = []
+        self._executions: dict[Kernel, int] = {}
         self._kept: list[Array] = []
         self._reach = [0] * bases
         self._scratch = 0
@@ -180,11 +187,12 @@ class Sequence:
         """Note that the list uses so many bytes of a base."""
         self._reach[base - 1] = max(self._reach[base - 1], end)
 
-    def call(self, routine: Kernel, *given: Argument) -> None:
-        """Add a routine with its arguments."""
+    def call(self, routine: Kernel, executions: int, *given: Argument) -> None:
+        """Add a routine with its arguments, a call that counts as so many executions."""
         if len(given) > _MOST_ARGUMENTS:
             raise ValueError(f"a routine with {len(given)} arguments")
         self._calls.append((routine, given))
+        self._executions[routine] = self._executions.get(routine, 0) + executions
 
     def prepared(self) -> Prepared:
         """The list."""
@@ -193,6 +201,7 @@ class Sequence:
             pairs = [(each, 0) if isinstance(each, int) else each for each in given]
             entry[1 : 1 + 2 * len(pairs)] = np.array(pairs, np.int64).reshape(-1)
         routines = [routine for routine, _ in self._calls]
-        made = Prepared(entries, address_of(entries), routines, tuple(self._kept), tuple(self._reach), self._scratch)
+        kept, reach = tuple(self._kept), tuple(self._reach)
+        made = Prepared(entries, address_of(entries), routines, self._executions, kept, reach, self._scratch)
         made.enter_addresses()
         return made

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from warploom.machine.engine.objects import OPTIMISED
 
 if TYPE_CHECKING:
-    from warploom.machine.engine.native import Engine, Form
+    from warploom.machine.engine.native import Engine
+    from warploom.machine.routines.call_lists import CallList
+    from warploom.machine.routines.column_kernels import Unpack
+    from warploom.machine.routines.granule_kernels import BoxCopy, Gather, LaneCopy
+    from warploom.machine.routines.product_kernels import Multiply
 
-WEIGHT = 1024
-"""Executions of an instruction by a warp that gain as much, once it is optimised, as one call of a routine."""
+    Routine: TypeAlias = Multiply | BoxCopy | Gather | Unpack | LaneCopy | CallList
+
 _PROTOTYPE = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def executions(form: Routine, size: int) -> int:
+    """The executions of an instruction by a warp that a call of some size counts as.
+
+    A routine has a size `per_execution`: with `_OFTEN` times that (`engine/native.py`) its optimised code has gained
+    what its compilation takes.
+    """
+    return -(-size // form.per_execution)
 
 
 class Called:
     """The routine of a form, called with its packed arguments."""
 
-    def __init__(self, engine: Engine, form: Form) -> None:
+    def __init__(self, engine: Engine, form: Routine) -> None:
         self._engine = engine  # its code exists as long as it does
-        self._kernel = engine.routine(form)
+        self._form, self._kernel = form, engine.routine(form)
         engine.callers.add(self)
         self.enter_addresses()
 
@@ -28,8 +41,8 @@ class Called:
         """Call the routine where it is now."""
         self._run = _PROTOTYPE(self._kernel.address)
 
-    def __call__(self, given: bytes) -> int:
+    def __call__(self, given: bytes, size: int) -> int:
         if self._kernel.level < OPTIMISED:
-            self._engine.count([self._kernel], [WEIGHT])
+            self._engine.count([self._kernel], [executions(self._form, size)])
         found: int = self._run(given, None)
         return found

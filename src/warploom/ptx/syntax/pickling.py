@@ -33,7 +33,9 @@ def quickly_pickled(cls: type[T]) -> type[T]:
 
 @contextmanager
 def without_collection() -> Iterator[Callable[[], None]]:
-    """Pause the garbage collector while thousands of objects are made that all stay; the function ends the pause early."""
+    """Pause the garbage collector while thousands of objects are made that all stay; the function that it gives ends
+    the pause early.
+    """
     paused = gc.isenabled()
     gc.disable()
 
