@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from warploom.diagnostics import Loc
-from warploom.ptx.syntax.constants import integer
+from warploom.ptx.syntax.constants import LITERALS, integer
 from warploom.ptx.syntax.declarations import SPACES, registers, variables
 from warploom.ptx.syntax.lexer import Reader
 from warploom.ptx.syntax.model import (
@@ -84,13 +84,17 @@ def _instruction(reader: Reader, read: Body, guarded: Guard | None) -> None:
         opcode += tokens[at]
         at += 1
     operands: list[Operand] = []
+    found: Operand | None
     if tokens[at] != ";":
         call = opcode.partition(".")[0] == "call"
         known = names.scope.known
         while True:
-            token = tokens[at]
-            found: Operand | None = known.get(token)
-            if found is None or tokens[at + 1] not in ENDS:
+            token, found = tokens[at], None
+            if tokens[at + 1] in ENDS:
+                found = known.get(token) or LITERALS.get(token)
+                if found is None and token[:1] in NAME_START and not names.has_vectors:
+                    found = names.find(token)
+            if found is None:
                 reader.at = at
                 found = operand(reader, names, call=call)
                 at = reader.at
@@ -105,8 +109,11 @@ def _instruction(reader: Reader, read: Body, guarded: Guard | None) -> None:
             at += 1
     reader.at = at + 1
     line = reader.line(start)
-    for each, given in parts_of(opcode, tuple(operands)):
-        read.statements.append(Instruction(each, given, guarded, read.loc, line))
+    if opcode.startswith("mov.v"):
+        parts = parts_of(opcode, tuple(operands))
+        read.statements += [Instruction(each, given, guarded, read.loc, line) for each, given in parts]
+    else:
+        read.statements.append(Instruction(opcode, tuple(operands), guarded, read.loc, line))
 
 
 def _label(reader: Reader, read: Body) -> None:
@@ -175,7 +182,7 @@ def pragmas(reader: Reader) -> list[Pragma]:
 def _location(reader: Reader, files: dict[int, str]) -> Loc | None:
     """Parse `.loc file line column`; line 0 and a file that is not listed give no location."""
     reader.at += 1
-    number, line, column = (integer(reader, "a place in a source file") for _ in range(3))
+    number, line, column = [integer(reader, "a place in a source file") for _ in range(3)]
     while reader.accept(","):
         word = reader.tokens[reader.at]
         if word == "function_name":

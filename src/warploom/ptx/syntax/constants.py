@@ -19,6 +19,9 @@ _LITERAL = re.compile(
 )
 _BASES = {"hex": 16, "binary": 2, "octal": 8, "integer": 10}
 _MOST_DIGITS = 64
+LITERALS: dict[str, Immediate] = {}
+"""Numbers by their token: texts repeat a few hundred."""
+_MOSTLITERALS = 1 << 14
 
 # By precedence, as in C.
 _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {
@@ -37,7 +40,11 @@ NAMED = {"WARP_SZ": Immediate(32)}
 
 def constant(reader: Reader, binds: int = 0, depth: int = 0) -> Immediate:
     """Parse a constant expression; operators of lower precedence than `binds` are left to the caller."""
-    left = _primary(reader, depth)
+    left = LITERALS.get(reader.tokens[reader.at])
+    if left is None:
+        left = _primary(reader, depth)
+    else:
+        reader.at += 1
     while (row := _BINARY.get(reader.tokens[reader.at])) and row[0] > binds:
         place, symbol = reader.at, reader.take()
         right = constant(reader, row[0], depth + 1)
@@ -61,6 +68,9 @@ def integer(reader: Reader, what: str, least: int = 0) -> int:
 def literal(reader: Reader) -> Immediate:
     """Parse one number."""
     token = reader.tokens[reader.at]
+    if (known := LITERALS.get(token)) is not None:
+        reader.at += 1
+        return known
     match = _LITERAL.fullmatch(token)
     if match is None or match.lastgroup is None:
         raise reader.fail(f"{reader.shown()} is not a number")
@@ -74,6 +84,9 @@ def literal(reader: Reader) -> Immediate:
         value = Immediate(int(digits or "0", _BASES[kind]) if len(digits) <= _MOST_DIGITS else 2**64)
         if value.value >= 2**64:
             raise reader.fail("an integer of more than 64 bits")
+    if len(LITERALS) >= _MOSTLITERALS:
+        LITERALS.clear()
+    LITERALS[token] = value
     reader.at += 1
     return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warploom.diagnostics import Diag
-from warploom.ptx.syntax.constants import constant, literal
+from warploom.ptx.syntax.constants import LITERALS, constant, literal
 from warploom.ptx.syntax.lexer import Reader
 from warploom.ptx.syntax.model import (
     VECTOR_SPECIALS,
@@ -47,8 +47,7 @@ def operand(reader: Reader, names: Names, *, call: bool) -> Operand:
     if first in _CONSTANT_START:
         if reader.tokens[reader.at + 1] not in ENDS or not first.isdigit():
             return constant(reader)
-        value = names.scope.known[token] = literal(reader)
-        return value
+        return literal(reader)
     raise reader.fail(f"expected an operand, found {reader.shown()}")
 
 
@@ -132,7 +131,16 @@ def _offset(reader: Reader) -> int:
 
 def _address(reader: Reader, names: Names) -> Address:
     reader.at += 1
-    index = reader.at
+    index, tokens = reader.at, reader.tokens
+    base = names.scope.known.get(tokens[index])
+    if isinstance(base, Register):
+        if tokens[index + 1] == "]":
+            reader.at += 2
+            return Address(base)
+        added = LITERALS.get(tokens[index + 2]) if tokens[index + 1] == "+" else None
+        if added is not None and added.kind == "int" and tokens[index + 3] == "]":
+            reader.at += 4
+            return Address(base, added.value)
     found = names.resolve(reader.take(), index) if reader.tokens[index][:1] in NAME_START else constant(reader)
     if isinstance(found, Special | Sink) or (isinstance(found, Immediate) and found.kind != "int"):
         raise reader.fail("an address needs a register, a symbol or an integer", index)
@@ -151,9 +159,12 @@ def _vector(reader: Reader, names: Names) -> Vector:
     tokens, known = reader.tokens, names.scope.known
     at = reader.at + 1
     items: list[Name] = []
+    item: Name | None
     while True:
-        item = known.get(tokens[at])
-        if item is None or tokens[at + 1] not in _IN_LIST:
+        token, item = tokens[at], None
+        if tokens[at + 1] in _IN_LIST:
+            item = known.get(token) or (names.find(token) if token[:1] in NAME_START else None)
+        if item is None:
             reader.at = at
             item = _item(reader, names)
             at = reader.at

@@ -24,6 +24,7 @@ from warploom.ptx.syntax.model import (
 )
 
 _DEEPEST = 256
+_MOST_DIGITS = 20
 _AXES = "xyzw"
 _SCALARS = (
     "laneid warpid nwarpid smid nsmid gridid is_explicit_cluster cluster_ctarank cluster_nctarank lanemask_eq "
@@ -81,7 +82,12 @@ class Scope:
         for cut in range(start, len(name)):
             found = self.ranges.get(name[:cut])
             digits = name[cut:]
-            if found and (digits == "0" or digits[0] != "0") and len(digits) < 20 and int(digits) < found.count:
+            if (
+                found
+                and (digits == "0" or digits[0] != "0")
+                and len(digits) < _MOST_DIGITS
+                and int(digits) < found.count
+            ):
                 return int(digits), found
         return None
 
@@ -98,6 +104,8 @@ class Names:
         self._used: dict[str, tuple[int, int, str]] = {}
         self._parameters: set[str] = set()
         self._pending: list[tuple[Scope, str, int, int]] = []
+        self.has_vectors = False
+        """True if a vector was declared: a name of one token may then be several registers."""
 
     def open(self) -> None:
         """Enter a `{`, the token just taken."""
@@ -136,7 +144,7 @@ class Names:
 
     def declare_vector(self, name: str, length: int, type_: str, index: int) -> None:
         """Declare a vector: one register for each component."""
-        scope = self.scope
+        scope, self.has_vectors = self.scope, True
         for axis in _AXES[:length]:
             part = f"{name}_{axis}"
             while part in self.reader.words:
@@ -182,14 +190,29 @@ class Names:
 
     def find(self, name: str) -> Name | None:
         """The declaration of a name in this scope or an outer one, or the special register or constant of PTX."""
+        if (found := self._numbered(name)) is not None:
+            return found
         scope: Scope | None = self.scope
-        found: Name | None = None
         while scope is not None and found is None:
             found = scope.known.get(name) or self._declared(scope, name)
             scope = scope.parent
         found = found or self._constant(name)
         if found is not None:
             self.scope.known[name] = found
+        return found
+
+    def _numbered(self, name: str) -> Name | None:
+        """A register of a range that is named for the first time, as most names are."""
+        scope = self.scope
+        stem = name.rstrip("0123456789")
+        covering, digits = scope.ranges.get(stem), name[len(stem) :]
+        if covering is None or not digits or digits[0] == "0" or len(digits) >= _MOST_DIGITS:
+            return None
+        number = int(digits)
+        if number >= covering.count or name in scope.declared or name in scope.known:
+            return None
+        found = scope.known[name] = Register(self._flat(name, scope))
+        self._used[found.name] = (covering.order, number, covering.type)
         return found
 
     def reference(self, name: str, index: int) -> Symbol:
