@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from warploom.checker.analyses import once
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
 from warploom.ptx.analysis.control_slice import control_slice
-from warploom.ptx.analysis.liveness import live_at_entry, read
-from warploom.ptx.analysis.uniformity import written
+from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.operand_registers import read, written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Special
 

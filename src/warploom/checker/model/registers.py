@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from warploom.checker.analyses import once
 from warploom.ptx.analysis.control_flow import Flow
-from warploom.ptx.analysis.liveness import read
-from warploom.ptx.analysis.uniformity import written
+from warploom.ptx.analysis.operand_registers import read, written
 from warploom.ptx.analysis.wgmma_hazards import SinceFence, accesses_since_fence, asynchronous_registers
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate

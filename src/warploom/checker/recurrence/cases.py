@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from warploom.checker.recurrence.variants import Variants
 from warploom.host.launch import Launch
-from warploom.ptx.analysis.uniformity import registers_of
+from warploom.ptx.analysis.operand_registers import registers_of
 from warploom.ptx.syntax.model import Register
 
 Ends = npt.NDArray[Any]

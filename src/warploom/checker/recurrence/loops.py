@@ -13,8 +13,8 @@ from typing import Any
 
 from warploom.checker.recurrence.state import groups_left
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
-from warploom.ptx.analysis.liveness import live_at_entry, read
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.operand_registers import read, registers_of, written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Address, Immediate, Register, Special, Symbol
 

@@ -35,7 +35,7 @@ from warploom.machine.memory.shared_memory import SharedMemory
 from warploom.machine.routines.turn_loop import RESUME
 from warploom.machine.translate.expressions import CLOCKS
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.operand_registers import registers_of, written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Special
 

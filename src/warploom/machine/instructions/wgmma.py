@@ -34,7 +34,7 @@ from warploom.machine.observers.reporting import Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
 from warploom.machine.tensor.wgmma_execution import FAMILY, Issue, execute, native_calls, read
-from warploom.ptx.analysis.uniformity import registers_of
+from warploom.ptx.analysis.operand_registers import registers_of
 from warploom.ptx.isa.table import BITS, Op
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from warploom.machine.translate.native_tables import NOTHING, WINDOWS, uniforms_
 from warploom.machine.translate.register_layout import Place
 from warploom.ptx.analysis import control_flow as flows
 from warploom.ptx.analysis.control_flow import Block
-from warploom.ptx.analysis.uniformity import registers_of
+from warploom.ptx.analysis.operand_registers import registers_of
 from warploom.ptx.isa.table import BITS, Op, Slot
 from warploom.ptx.syntax.model import Address, Arguments, Immediate, Pair, Register, Sink, Vector
 

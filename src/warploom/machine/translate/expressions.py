@@ -192,9 +192,11 @@ class Writer:
 
     def reduces(self, op: Op) -> bool:
         """True for arithmetic whose result is uniform though its sources are not."""
+        if op.form.family not in _REDUCING:
+            return False
         d = op.operands.get("d")
         first = d.first if isinstance(d, Pair) else d
-        if op.family not in _REDUCING or not isinstance(first, Register) or self.place(first).file != "u":
+        if not isinstance(first, Register) or self.place(first).file != "u":
             return False
         return not all(self.uniform(op.operands[slot.name]) for slot in op.form.slots if slot.kind in ("in", "pred"))
 

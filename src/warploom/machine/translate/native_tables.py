@@ -17,6 +17,7 @@ import numpy as np
 
 from warploom.hardware.mma_shapes import WARP_D_TYPES, WARP_MIXES, WARP_SHAPES
 from warploom.hardware.threads import WARP_LANES
+from warploom.machine.core.registry import TOGETHER
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import ITEM_BYTES, SPECIALS
 from warploom.machine.engine.control_kernels import Barrier, Branch, Effect, Escape, Goto, Note, Skip
@@ -65,6 +66,8 @@ NOTHING = frozenset({"prefetch", "prefetch.tensormap", "discard", "applypriority
 """Hints, which change nothing that a run can see."""
 _FENCES = frozenset({"fence", "fence.tensormap", "fence.proxy.async", "griddepcontrol"})
 """Instructions that change nothing where memory has one view."""
+_ARITHMETIC = frozenset({*alu.FAMILIES, *_PARTED})
+_LEAVING = flows.BRANCHES | {"ret", "exit"}
 _IN_ORDER = frozenset({"wgmma.fence", "tcgen05.fence"})
 _NOTED = frozenset({"fence", "fence.proxy.async", *_IN_ORDER})
 """Instructions that whole warps execute, and that change nothing where operations complete at once."""
@@ -163,10 +166,13 @@ class TableWriter:
         while at < len(block.ops):
             op = block.ops[at]
             blocks.lines.op = op
-            if op.family in flows.BRANCHES or op.family in ("ret", "exit"):
+            family = op.form.family
+            if family in _LEAVING:
                 self._branch(blocks, block, op)
                 return
-            together = blocks.together(block.ops, at, self.is_uniform) if self._at_once else None
+            together = None
+            if self._at_once and family in TOGETHER:
+                together = blocks.together(block.ops, at, self.is_uniform)
             if together is not None:
                 for each in together.between:
                     self._instruction(blocks, each)
@@ -260,17 +266,17 @@ class TableWriter:
 
     def _made(self, w: Writer, op: Op) -> list[Record] | None:
         """The records of an instruction, without a guard that all lanes share; None if Python must execute it."""
-        family = op.form.family
-        if family in NOTHING or (family in _FENCES and self.is_plain):
-            return []
-        plain = op.instruction.guard is None and not self.masked
-        if family in _IN_ORDER and self._at_once and plain and not self.logged:
-            return []
-        if self.logged and self._at_once and plain and family in _NOTED and len(op.form.effects) == 1:
-            return [self._note(op)]
-        if self._is_parameter(op):
-            return self._parameter(op)
-        guard, last = op.instruction.guard, list[Word]()
+        family, guard, last = op.form.family, op.instruction.guard, list[Word]()
+        if family not in _ARITHMETIC:
+            if family in NOTHING or (family in _FENCES and self.is_plain):
+                return []
+            plain = guard is None and not self.masked
+            if family in _IN_ORDER and self._at_once and plain and not self.logged:
+                return []
+            if self.logged and self._at_once and plain and family in _NOTED and len(op.form.effects) == 1:
+                return [self._note(op)]
+            if self._is_parameter(op):
+                return self._parameter(op)
         if guard is not None and (place := self.layout.places[guard.register.name]).file == "p":
             last = [place.index, int(guard.negated)]
         if self.is_uniform(w, op):
@@ -346,16 +352,21 @@ class TableWriter:
 
     def is_uniform(self, w: Writer, op: Op) -> bool:
         """Arithmetic on uniform registers alone."""
-        d = op.operands.get("d")
-        if isinstance(d, Register) and w.place(d).file != "u":
+        places, d = self.layout.places, op.operands.get("d")
+        if isinstance(d, Register) and places[d.name].file != "u":
             return False
-        family = op.form.family
-        if family not in alu.FAMILIES and family not in _PARTED:
+        if op.form.family not in _ARITHMETIC:
             return False
         guard = op.instruction.guard
-        if guard is not None and w.place(guard.register).file != "u":
+        if guard is not None and places[guard.register.name].file != "u":
             return False
         for operand in op.operands.values():
+            if operand is None or type(operand) is Immediate:
+                continue
+            if type(operand) is Register and not w.of_first_lane:
+                if places[operand.name].file != "u":
+                    return False
+                continue
             parts: tuple[object, ...] = (operand,)
             if isinstance(operand, Pair):
                 parts = operand.first, operand.second
@@ -369,7 +380,7 @@ class TableWriter:
     def record(self, w: Writer, op: Op, last: list[Word]) -> Record | None:
         """An instruction as a record, with the words of its guard; None if the reference must execute it."""
         family = op.form.family
-        if family in alu.FAMILIES or family in _PARTED:
+        if family in _ARITHMETIC:
             return self._arithmetic(w, op, last)
         if family in _MEMORY:
             return self._access(w, op, last) if self._may_access(op) else None
@@ -531,7 +542,7 @@ class TableWriter:
         given = [(op.operands[name], type_) for name, type_ in shape.given]
         targets: list[tuple[Any, str]] = [(op.operands["d"], shape.out)]
         modifiers = shape.modifiers
-        match op.family:
+        match op.form.family:
             case "cvta":
                 window = WINDOWS[op["space"].partition("::")[0]]
                 given.append((Immediate(window, "int"), op["type"]))
@@ -553,7 +564,12 @@ class TableWriter:
         """The kinds of operands and their words; None if native code does not read one of them."""
         kinds: list[str] = []
         words: list[Word] = []
+        places = self.layout.places
         for operand, type_ in given:
+            if type(operand) is Register and (place := places[operand.name]).file in "hab":
+                kinds.append(place.file)
+                words.append(place.index * ITEM_BYTES[place.file])
+                continue
             found = self.operand(w, operand, type_)
             if found is None:
                 return None
@@ -577,7 +593,7 @@ class TableWriter:
                 continue
             if not isinstance(target, Register):
                 return None
-            place, bits = w.place(target), BITS[type_]
+            place, bits = self.layout.places[target.name], BITS[type_]
             if place.file not in _FILES or (place.bits != bits and not (shape.wider and place.bits > bits)):
                 return None
             outputs.append((place.file, bits < place.bits and kind_of(type_) == "s"))
@@ -589,7 +605,7 @@ class TableWriter:
             types = tuple((OPERANDS[kind], f"i{BITS[type_]}") for kind, (_, type_) in zip(kinds, given, strict=True))
             return Arithmetic(shape.family, modifiers, types, tuple(outputs), self.masks(last))
 
-        key = op.family, op.instruction.opcode, "".join(kinds), tuple(outputs), bool(last), self.masked
+        key = op.form.family, op.instruction.opcode, "".join(kinds), tuple(outputs), bool(last), self.masked
         kernel = self._kernel(key, make)
         return None if kernel is None else Record(op, kernel, words + last)
 
@@ -619,7 +635,7 @@ class TableWriter:
             types = tuple((each, f"i{BITS[type_]}") for each, (_, type_) in zip(scalars, given, strict=True))
             return UniformArithmetic(shape.family, modifiers, types, tuple(outputs))
 
-        key = "uniform", op.family, op.instruction.opcode, "".join(kinds), tuple(outputs)
+        key = "uniform", op.form.family, op.instruction.opcode, "".join(kinds), tuple(outputs)
         kernel = self._kernel(key, make)
         return None if kernel is None else Record(op, kernel, words)
 

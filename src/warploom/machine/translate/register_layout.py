@@ -55,38 +55,37 @@ def lay_out(kernel: Kernel, flow: Flow, classes: dict[str, int], lists: Iterable
     """Give every register a home; the registers of each of `lists` are adjacent where brace lists allow."""
     layout = Layout()
     types = dict(kernel.registers)
+    places, rows = layout.places, layout.rows
 
-    def place(name: str) -> None:
-        if name in layout.places:
-            return
-        bits = BITS.get(types[name], 32)
-        file = "u" if classes[name] == CONVOY and bits <= 64 else _FILE_OF_BITS[bits]
-        layout.places[name] = Place(file, layout.rows[file], bits, types[name])
-        layout.rows[file] += 1
-        if file == "u":
-            layout.uniform.append(False if bits == 1 else 0)
+    def place(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in places:
+                type_ = types[name]
+                bits = BITS.get(type_, 32)
+                file = "u" if classes[name] == CONVOY and bits <= 64 else _FILE_OF_BITS[bits]
+                places[name] = Place(file, rows[file], bits, type_)
+                rows[file] += 1
+                if file == "u":
+                    layout.uniform.append(False if bits == 1 else 0)
 
     for vector in _brace_lists(flow):
         names = [item.name for item in vector.items if isinstance(item, Register)]
-        if not any(name in layout.places for name in names):
-            for name in names:
-                place(name)
+        if places.keys().isdisjoint(names):
+            place(names)
     for names in sorted(lists, key=len, reverse=True):
-        if not any(name in layout.places for name in names):
-            for name in names:
-                place(name)
-    for name in types:
-        place(name)
+        if places.keys().isdisjoint(names):
+            place(names)
+    place(types)
     return layout
 
 
 def _brace_lists(flow: Flow) -> list[Vector]:
     """The brace lists worth a slice, longest first."""
-    found: dict[Vector, None] = {}
+    found: list[Vector] = []
     for block in flow.blocks:
         for op in block.ops:
-            for slot in op.form.slots:
-                operand = op.operands[slot.name]
-                if slot.kind in ("rows", "outs", "ins") and isinstance(operand, Vector) and len(operand.items) > 1:
-                    found[operand] = None
+            for name in op.form.list_slots:
+                operand = op.operands[name]
+                if isinstance(operand, Vector) and len(operand.items) > 1:
+                    found.append(operand)
     return sorted(found, key=lambda vector: -len(vector.items))

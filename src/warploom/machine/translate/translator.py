@@ -260,7 +260,7 @@ class Program:
     @cached_property
     def meets_alone(self) -> bool:
         """True if its named barriers are all of the kind that a CTA's only group passes without waiting."""
-        families = {op.family for op in self.ops}
+        families = {op.form.family for op in self.ops}
         return "bar.sync" in families and families.isdisjoint({"bar.arrive", "bar.red"})
 
     @cached_property
@@ -509,6 +509,7 @@ def translate(
     # These analyses depend on instructions and paths, not on where blocks begin.
     after = frozenset(block.index for block in flow.blocks if block.ops and id(block.ops[0]) in waiting)
     program.__dict__ |= {"_named_by_op": named, "_loads_read_by": read, "blocks_after_loads": after}
+    flow.forget_uses()
     return program
 
 

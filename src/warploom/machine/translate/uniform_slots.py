@@ -88,7 +88,7 @@ class UniformSlots:
 
     def _parameter(self, op: Op) -> tuple[str, int, int] | None:
         """The name, offset and bytes of a whole parameter of the kernel that is loaded into a uniform register."""
-        if op.family != "ld" or op.instruction.guard is not None or op["space"].partition("::")[0] != "param":
+        if op.form.family != "ld" or op.instruction.guard is not None or op["space"].partition("::")[0] != "param":
             return None
         address, target = op.operands["a"], op.operands["d"]
         if not isinstance(target, Register) or not isinstance(address, Address) or address.coordinates is not None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from warploom.diagnostics import Diag, Loc
+from warploom.ptx.analysis.operand_registers import Uses
 from warploom.ptx.isa.table import Op, decode
 from warploom.ptx.syntax.model import BranchTargets, Instruction, Kernel, Label, Symbol
 
 LEAVES = frozenset({"ret", "exit", "trap"})
 BRANCHES = frozenset({"bra", "brx"})
+_ENDS = BRANCHES | LEAVES
 _LONGEST = 1024
 """The longest block in instructions, so that its translation stays small."""
 
@@ -47,6 +49,29 @@ class Flow:
 
     blocks: tuple[Block, ...]
     exit: int
+
+    @cached_property
+    def uses(self) -> tuple[tuple[Uses, ...], ...]:
+        """The registers that the instructions of each block use."""
+        return tuple(tuple([Uses.of(op) for op in block.ops]) for block in self.blocks)
+
+    def forget_uses(self) -> None:
+        """Keep of `uses` what liveness needs: they take as much memory as the program."""
+        assert len(self.touched) == len(self.blocks)
+        del self.__dict__["uses"]
+
+    @cached_property
+    def touched(self) -> tuple[tuple[set[str], set[str]], ...]:
+        """For each block the registers that it reads before it writes them, and those that it writes in any case."""
+        found = []
+        for block, uses in zip(self.blocks, self.uses, strict=True):
+            used, killed = set[str](), set[str]()
+            for op, each in zip(block.ops, uses, strict=True):
+                used.update([name for name in each.read if name not in killed])
+                if op.instruction.guard is None:
+                    killed.update(each.written)
+            found.append((used, killed))
+        return tuple(found)
 
     @cached_property
     def reachable(self) -> frozenset[int]:
@@ -267,16 +292,17 @@ def build(
             closed = False
         elif isinstance(statement, Instruction):
             op = next(decoded)
-            if closed or op.form.blocks or len(blocks[-1].ops) == _LONGEST or (begins is not None and begins(op)):
-                begin()
-            blocks[-1].ops.append(op)
-            closed = op.family in BRANCHES or op.family in LEAVES
+            ops_ = blocks[-1].ops
+            if closed or op.form.blocks or len(ops_) == _LONGEST or (begins is not None and begins(op)):
+                ops_ = begin().ops
+            ops_.append(op)
+            closed = op.form.family in _ENDS
     if blocks[-1].ops:
         blocks.append(Block(len(blocks)))
     exit_ = blocks[-1].index
     for block in blocks[:-1]:
         last = block.ops[-1] if block.ops else None
-        falls = last is None or last.family not in BRANCHES | LEAVES or last.instruction.guard is not None
+        falls = last is None or last.family not in _ENDS or last.instruction.guard is not None
         block.next = block.index + 1 if falls else None
         if last is not None and last.family in ("ret", "exit"):
             block.targets = [exit_]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warploom.ptx.analysis.control_flow import BRANCHES, LEAVES, Flow
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.operand_registers import registers_of, written
 from warploom.ptx.isa.table import Op
 
 _INPUTS = ("in", "pred", "address", "tensor", "ins", "inout", "rows", "arguments")

@@ -13,9 +13,9 @@ from typing import Any
 from warploom.diagnostics import Diag, Loc
 from warploom.ptx.analysis.call_graph import SYSTEM_FUNCTIONS, call_operands, is_call
 from warploom.ptx.analysis.control_flow import build
-from warploom.ptx.analysis.liveness import live_at_entry, read
+from warploom.ptx.analysis.liveness import live_at_entry
+from warploom.ptx.analysis.operand_registers import read, written
 from warploom.ptx.analysis.storage import aligned, element_bytes, size_of
-from warploom.ptx.analysis.uniformity import written
 from warploom.ptx.isa.table import BITS
 from warploom.ptx.syntax.model import (
     Address,

@@ -22,7 +22,7 @@ def in_their_spaces(ops: tuple[Op, ...], module: Module, kernel: Kernel, file: s
     spaces: dict[str, str] = {}
     replaced: dict[int, Op] = {}
     for number, op in enumerate(ops):
-        address = op.operands.get("a") if op.family in _ACCESSES else None
+        address = op.operands.get("a") if op.form.family in _ACCESSES else None
         if not isinstance(address, Address) or not isinstance(address.base, Symbol):
             continue
         if not spaces:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from warploom.ptx.analysis.control_flow import Flow
-from warploom.ptx.analysis.liveness import read
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.control_flow import Block, Flow
+from warploom.ptx.analysis.operand_registers import read, registers_of, written
 from warploom.ptx.isa.table import Op
 
 _LOAD, _WAIT = "tcgen05.ld", "tcgen05.wait"
@@ -22,7 +21,7 @@ def uses_of_pending_loads(flow: Flow) -> frozenset[int]:
     """The instructions, by the identity of their `Op`, that some path reaches between a load and the wait for it."""
     found: set[int] = set()
     entering: dict[int, frozenset[str]] = {}
-    ahead = [(each.index, frozenset[str]()) for each in flow.blocks if any(op.family == _LOAD for op in each.ops)]
+    ahead = [(each.index, frozenset[str]()) for each in flow.blocks if _has_loads(each)]
     while ahead:
         index, pending = ahead.pop()
         known = entering.get(index)
@@ -37,6 +36,11 @@ def uses_of_pending_loads(flow: Flow) -> frozenset[int]:
         if pending:
             ahead += [(successor, pending) for successor in flow.blocks[index].successors]
     return frozenset(found)
+
+
+def _has_loads(block: Block) -> bool:
+    """True for a block with a load of TMEM."""
+    return any(op.form.family == _LOAD for op in block.ops)
 
 
 def _after(op: Op, pending: frozenset[str]) -> frozenset[str]:
@@ -76,7 +80,7 @@ def loads_read_by(flow: Flow) -> dict[int, frozenset[int]]:
     their `Op`. Such a load is complete with the instruction, if it is under way on the path that was taken.
     """
     entering: dict[int, _Loads] = {}
-    ahead = [(each.index, _NONE) for each in flow.blocks if any(op.family == _LOAD for op in each.ops)]
+    ahead = [(each.index, _NONE) for each in flow.blocks if _has_loads(each)]
     while ahead:
         index, state = ahead.pop()
         known = entering.get(index)

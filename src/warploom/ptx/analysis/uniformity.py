@@ -14,10 +14,10 @@ own integers, at no cost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_THREADS, WARPGROUP_WARPS
-from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.control_flow import Block, Flow
+from warploom.ptx.analysis.operand_registers import registers_in
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import (
     Address,
@@ -25,7 +25,6 @@ from warploom.ptx.syntax.model import (
     Kernel,
     Negated,
     Operand,
-    Pair,
     Register,
     Special,
     Symbol,
@@ -54,46 +53,6 @@ def follows_x(block: tuple[int, int, int]) -> int:
     return next((length for length in _OF_X if block[0] % length == 0), 0)
 
 
-def written(op: Op) -> list[str]:
-    """The registers an instruction writes."""
-    return registers_in(op, op.form.written)
-
-
-def registers_in(op: Op, slots: Iterable[str]) -> list[str]:
-    """The registers that the operands of slots name."""
-    found: list[str] = []
-    operands = op.operands
-    for slot in slots:
-        operand = operands[slot]
-        if type(operand) is Register:
-            found.append(operand.name)
-        elif operand is not None:
-            found += registers_of(operand)
-    return found
-
-
-def registers_of(operand: object) -> list[str]:
-    """The registers that an operand names."""
-    match operand:
-        case Register(name):
-            return [name]
-        case Negated(register):
-            return [register.name]
-        case Pair(first, second):
-            return registers_of(first) + registers_of(second)
-        case Vector(items):
-            return [name for item in items for name in registers_of(item)]
-        case Address(base, _, coordinates):
-            return registers_of(base) + registers_of(coordinates)
-    return []
-
-
-def _named(op: Op) -> set[str]:
-    """Every register that an instruction names, its guard included."""
-    names = set(registers_in(op, op.operands))
-    return names | {op.instruction.guard.register.name} if op.instruction.guard is not None else names
-
-
 class _Analysis:
     def __init__(self, kernel: Kernel, flow: Flow, follow_x: int) -> None:
         self.flow = flow
@@ -105,25 +64,28 @@ class _Analysis:
 
     def run(self) -> dict[str, int]:
         """Visit every instruction, and again those that read changed registers, until nothing changes."""
-        places = [(block, op, written(op)) for block in self.flow.blocks for op in block.ops]
-        readers: dict[str, list[int]] = {}
-        inside: dict[int, list[int]] = {}
-        for number, (block, op, _) in enumerate(places):
-            inside.setdefault(block.index, []).append(number)
-            for name in _named(op):
-                readers.setdefault(name, []).append(number)
+        places: list[tuple[Block, Op, list[str]]] = []
+        readers: dict[str, list[int]] = {name: [] for name in self.classes}
+        inside: list[range] = []
+        for block, uses in zip(self.flow.blocks, self.flow.uses, strict=True):
+            first = len(places)
+            inside.append(range(first, first + len(uses)))
+            for number, (op, own) in enumerate(zip(block.ops, uses, strict=True), first):
+                places.append((block, op, own.written))
+                for name in own.named:
+                    readers[name].append(number)
         waiting, queued = deque(range(len(places))), [True] * len(places)
         while waiting:
             number = waiting.popleft()
             queued[number] = False
             block, op, outputs = places[number]
             raised = self._step(op, outputs, apart=block.index in self.apart) if outputs else ()
-            again = [reader for name in raised for reader in readers.get(name, ())]
+            again = [reader for name in raised for reader in readers[name]]
             if op is block.ops[-1] and block.index not in self.apart and self._parts(op):
                 staying = set(block.successors) - self.flow.exit_blocks
                 region = self.flow.region(block.index) - self.apart if len(staying) > 1 else frozenset[int]()
                 self.apart |= region
-                again += [each for index in sorted(region) for each in inside.get(index, ())]
+                again += [each for index in sorted(region) for each in inside[index]]
             for each in again:
                 if not queued[each]:
                     queued[each] = True
@@ -144,7 +106,10 @@ class _Analysis:
     def _step(self, op: Op, outputs: list[str], *, apart: bool) -> list[str]:
         """Those of the registers that an instruction writes whose class it has raised."""
         classes = self.classes
-        if all(classes[name] == LANE for name in outputs):
+        for name in outputs:
+            if classes[name] != LANE:
+                break
+        else:
             return []
         kept = _NONE if not apart else self.local
         new = LANE if apart and kept.isdisjoint(outputs) else self._result(op)
@@ -165,17 +130,17 @@ class _Analysis:
             return max(floor, _PLAIN[found] if floor else found)
         if form.result == "lane":
             return LANE
-        inputs = [
-            self._class(operand)  # type: ignore[arg-type]
-            for slot in form.read
-            if (operand := op.operands[slot]) is not None
-        ]
         if form.family in ("ld", "ldu") and self._may_be_private(op):
             return LANE
         if form.result == "warp":
             teams = self._class(op.operands.get("members"))  # type: ignore[arg-type]
             return LANE if teams > WARP else max(floor, WARP)
-        value = max(inputs, default=CONVOY)
+        value, operands, classes = CONVOY, op.operands, self.classes
+        for slot in form.read:
+            operand = operands[slot]
+            if operand is not None:
+                found = classes[operand.name] if type(operand) is Register else self._class(operand)  # type: ignore[arg-type]
+                value = max(value, found)
         if value in _RULES:
             value = _reduced(op, value)
         return max(floor, _PLAIN[value]) if floor else value
@@ -223,16 +188,16 @@ def _used_in_one_block(flow: Flow) -> frozenset[str]:
     """
     blocks: dict[str, int] = {}
     found: set[str] = set()
-    for block in flow.blocks:
-        for op in block.ops:
-            reads = _NONE if op.instruction.guard is None else {op.instruction.guard.register.name}
-            reads = reads | set(registers_in(op, op.form.read)) | set(registers_in(op, op.form.rows))
-            for name in _named(op):
-                if name not in blocks:
-                    blocks[name] = block.index
-                    if op.instruction.guard is None and name not in reads:
+    for block, uses in zip(flow.blocks, flow.uses, strict=True):
+        index = block.index
+        for op, each in zip(block.ops, uses, strict=True):
+            for name in each.named:
+                known = blocks.setdefault(name, -1)
+                if known == -1:
+                    blocks[name] = index
+                    if op.instruction.guard is None and name not in each.read:
                         found.add(name)
-                elif blocks[name] != block.index:
+                elif known != index:
                     found.discard(name)
     return frozenset(found)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from warploom.ptx.analysis.control_flow import Flow
-from warploom.ptx.analysis.liveness import read
-from warploom.ptx.analysis.uniformity import registers_of, written
+from warploom.ptx.analysis.operand_registers import read, registers_of, written
 from warploom.ptx.isa.table import Op
 
 _MULTIPLY, _COMMIT, _FENCE = "wgmma.mma_async", "wgmma.commit_group", "wgmma.fence"

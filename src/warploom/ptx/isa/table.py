@@ -185,6 +185,21 @@ class Form:
         return self._slots_of("in", "pred", "address", "tensor", "ins", "inout")
 
     @cached_property
+    def list_slots(self) -> tuple[str, ...]:
+        """The slots that may be brace lists of several registers."""
+        return self._slots_of("rows", "outs", "ins")
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The slots whose registers may be read."""
+        return (*self.read, *self.rows)
+
+    @cached_property
+    def other_slots(self) -> tuple[str, ...]:
+        """The slots that are neither read nor written."""
+        return tuple(slot.name for slot in self.slots if slot.name not in {*self.written, *self.sources})
+
+    @cached_property
     def rows(self) -> tuple[str, ...]:
         """The slots whose registers hold rows of a matrix, and may be read and written."""
         return self._slots_of("rows")

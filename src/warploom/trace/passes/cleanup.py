@@ -11,8 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from warploom.ptx.analysis.liveness import read
-from warploom.ptx.analysis.uniformity import written
+from warploom.ptx.analysis.operand_registers import read, written
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import (
     Address,
