@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import re
+
 import pytest
 
 from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine import instructions as meanings  # noqa: F401  (the rows of every family)
 from warploom.ptx.isa import table
-from warploom.ptx.isa.table import Op, decode_kernel
+from warploom.ptx.isa.table import FORMS, Form, Op, _spelled, decode_kernel
 from warploom.ptx.syntax.parser import parse
 
 TEXT = """.version 9.0
@@ -113,3 +116,45 @@ def test_a_special_register_without_axes_has_no_parts(special):
     with pytest.raises(WarploomError) as caught:
         launch(text, grid=(1, 1, 1), block=(1, 1, 1), args=[])
     assert caught.value.code in ("BAD_OPERANDS", "UNKNOWN_INSTRUCTION")
+
+
+def by_expression(row: Form, opcode: str) -> dict[str, str | None] | None:
+    """The modifiers of an opcode that a regular expression finds, which is made from the template of a row."""
+    pattern, end = "", 0
+    for part in re.finditer(r"\{(\.?)([a-z0-9_]+)(\??)\}", row.template):
+        dot, name, maybe = part.groups()
+        words = sorted(row.choices.get(name, (name,)), key=len, reverse=True)
+        group = f"{re.escape(dot)}(?P<{name}>{'|'.join(map(re.escape, words))})"
+        pattern += re.escape(row.template[end : part.start()]) + (f"(?:{group})?" if maybe else group)
+        end = part.end()
+    found = re.fullmatch(pattern + re.escape(row.template[end:]), opcode)
+    return None if found is None else found.groupdict()
+
+
+def test_opcodes_have_the_modifiers_that_their_templates_spell() -> None:
+    """Random spellings of every row, also with a word too many, too few, cut or of another row."""
+    others = [word for row in FORMS for words in row.choices.values() for word in words]
+    matched = 0
+    for row in FORMS:
+        for _ in range(6):
+            opcode = re.sub(
+                r"\{(\.?)([a-z0-9_]+)(\??)\}",
+                lambda part, row=row: (
+                    ""
+                    if part[3] and random.random() < 0.4
+                    else part[1] + random.choice(row.choices.get(part[2], (part[2],)))
+                ),
+                row.template,
+            )
+            words = opcode.split(".")
+            at = random.randrange(len(words))
+            for each in (
+                opcode,
+                f"{opcode}.{random.choice(others)}",
+                opcode[:-1],
+                ".".join(words[:at] + words[at + 1 :]),
+            ):
+                expected = by_expression(row, each)
+                assert _spelled(row.spelling, each) == expected, (row.template, each)
+                matched += expected is not None
+    assert matched >= 6 * len(FORMS)

@@ -419,6 +419,7 @@ class Grid:
             number, second, effects = begun_by
         begun = group.run(turn - first if second else first, number)
         if self.budget < self.texts.count_at:
+            self.setup.at_length()
             self.texts.count()
         if self.effects != effects and group.state == READY and first < turn and not second:
             # It does not only poll: it gets the rest of its turn.

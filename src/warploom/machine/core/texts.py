@@ -91,7 +91,6 @@ class Texts:
     def count(self) -> None:
         """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""
         self.count_at = self._grid.budget - _COUNT_AFTER
-        self._grid.setup.at_length()
         if self._grid.usual.flavour.engine is None:
             return
         executed = self._grid.executed.copy()

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
+from typing import NamedTuple
 
 from warploom.diagnostics import Diag, Loc, PtxError
 from warploom.ptx.isa.outside import why_outside
@@ -166,9 +167,9 @@ class Form:
         return form_of, (self.family, [form is self for form in _of_family(self.family)].index(True))
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """The spellings of its opcode; compiled at first use, because a program uses few of the 400 forms."""
-        return _compile(self.template, self.choices)
+    def spelling(self) -> tuple[_Part, ...]:
+        """The parts of its opcode; split at first use, because a program uses few of the 400 forms."""
+        return _split(self.template, self.choices)
 
     @property
     def takes(self) -> str:
@@ -307,17 +308,47 @@ def _slot(text: str) -> Slot:
     return Slot(kind, name, type_.rstrip("+"), type_.endswith("+"), optional == "opt")
 
 
-def _compile(template: str, choices: dict[str, tuple[str, ...]]) -> re.Pattern[str]:
-    out, end = [], 0
+class _Part(NamedTuple):
+    """A part of an opcode: a fixed text, and after it one of several words, which may be left out; the words have no
+    name in the last part, which is the text alone.
+    """
+
+    text: str
+    dot: str
+    name: str
+    words: tuple[str, ...]
+    optional: bool
+
+
+def _split(template: str, choices: dict[str, tuple[str, ...]]) -> tuple[_Part, ...]:
+    found, end = list[_Part](), 0
     for part in _PART.finditer(template):
-        out.append(re.escape(template[end : part.start()]))
         dot, name, maybe = part.groups()
-        options = "|".join(re.escape(choice) for choice in sorted(choices.get(name, (name,)), key=len, reverse=True))
-        group = f"{re.escape(dot)}(?P<{name}>{options})"
-        out.append(f"(?:{group})?" if maybe else group)
+        words = tuple(sorted(choices.get(name, (name,)), key=len, reverse=True))
+        found.append(_Part(template[end : part.start()], dot, name, words, bool(maybe)))
         end = part.end()
-    out.append(re.escape(template[end:]))
-    return re.compile("".join(out))
+    return (*found, _Part(template[end:], "", "", (), False))
+
+
+def _spelled(parts: tuple[_Part, ...], opcode: str, number: int = 0, at: int = 0) -> dict[str, str | None] | None:
+    """The modifiers of an opcode that the parts from a number on spell from a place on, else None. Where there are
+    several, longer words come first, and words that may be left out are not.
+    """
+    text, dot, name, words, optional = parts[number]
+    if not opcode.startswith(text, at):
+        return None
+    at += len(text)
+    if not name:
+        return {} if at == len(opcode) else None
+    if opcode.startswith(dot, at):
+        begin = at + len(dot)
+        for word in words:
+            if opcode.startswith(word, begin):
+                rest = _spelled(parts, opcode, number + 1, begin + len(word))
+                if rest is not None:
+                    return {name: word, **rest}
+    rest = _spelled(parts, opcode, number + 1, at) if optional else None
+    return None if rest is None else {name: None, **rest}
 
 
 @lru_cache(maxsize=4096)
@@ -327,7 +358,8 @@ def match(opcode: str) -> tuple[tuple[Form, dict[str, str | None]], ...]:
         return ()
     words = opcode.split(".")
     rows = _BY_ROOT.get(words[0], ())
-    found = tuple((row, spelled.groupdict()) for row in rows if (spelled := row.pattern.fullmatch(opcode)))
+    spelled = ((row, _spelled(row.spelling, opcode)) for row in rows)
+    found = tuple((row, modifiers) for row, modifiers in spelled if modifiers is not None)
     if found or words[0] not in _ANY_ORDER:
         return found
     return tuple((row, modifiers) for row in rows if (modifiers := _rearranged(row, words)) is not None)
