@@ -189,12 +189,12 @@ def launch(
             raise Diag.BAD_LAUNCH.error(what=f"`compare` is {_kind(compare)}; it must be a function without arguments")
         return _explore(launch_, check_budget(budget), compare, sms, limit, timeout, watching)
     try:
-        with without_collection() as collect:  # until the run has proved long
+        with without_collection() as pause:  # until the run has proved long
             shows = is_wanted(progress) and on_progress is None
             bar = Bar(launch_.entry or "kernel", lambda: running.used) if shows else None
             report = on_progress if bar is None else bar.update
             setup = prepare(launch_, by_name(schedule, seed), sms, limit, watching, report)
-            running = Grid(replace(setup, timeout=timeout, at_length=collect))
+            running = Grid(replace(setup, timeout=timeout, at_length=pause.end))
             start = time.perf_counter()
             try:
                 with np.errstate(all="ignore"), bar or nullcontext():

@@ -113,13 +113,14 @@ def test_a_long_run_optimises_its_loop_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_executions_are_remembered(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
-    """Processes that each execute a little get optimised code in the end."""
+    """Processes that each execute a little optimise the code when one ends, for later ones."""
     seen = []
     for number in range(12):
         engine = use(monkeypatch, 150)
         threads(f"{BODIES['guards']} // remembered {number}", block=32, words=2, grid=8)
-        engine._objects.save(everything=True)
         seen.append(levels(engine))
+        engine.end()
+        engine._objects.save(everything=True)
     assert seen[0] == {QUICK}
     assert OPTIMISED in seen[-1]
     assert cache.usage().entries == 1

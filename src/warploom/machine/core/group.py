@@ -478,6 +478,9 @@ class Group:
                     number = run(address, table.starts[number - 1])
                     continue
                 elif not record.kernel.address:
+                    if grid.texts.reaches(table, record):
+                        number = run(address, table.starts[number - 1])
+                        continue
                     after = self._replaced(table, record, mask)
                 elif table.is_stale(number - 1):
                     table.enter_addresses()

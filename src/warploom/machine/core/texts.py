@@ -81,6 +81,14 @@ class Texts:
             self._instructions[key] = self._program.make(self._program.alone(ops, masked=masked), self._wrap)
         return self._instructions[key]
 
+    def reaches(self, table: Table, record: Record) -> bool:
+        """Compile the form of a record that a group has come to, if that pays at once; True if it is compiled."""
+        try:
+            return table.reaches(record)
+        except EngineError as error:
+            self.do_without(error)
+            return False
+
     def count_replaced(self, table: Table, record: Record) -> None:
         """Count an instruction that the reference has executed, because its kernel is not compiled."""
         try:

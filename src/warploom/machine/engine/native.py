@@ -20,7 +20,7 @@ import platform
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -105,6 +105,8 @@ _FEW = 4
 """An estimate of the executions of a form in one table up to which the reference executes it at first."""
 _TOGETHER = 4
 """A form is compiled together with others if it has so large a part (one divided by this) of their executions."""
+_COSTS: dict[type, int] = {WarpMma: 16, Access: 2}
+"""The time that LLVM takes for a form divided by that of NumPy for an execution, in those of arithmetic."""
 _REPLACEABLE = (Arithmetic, UniformArithmetic, Access, MatrixMove, WarpMma)
 """The forms that the reference can execute instead of a kernel, in runs without observers."""
 
@@ -297,38 +299,45 @@ class Engine:
             self._enter(missing.values())
             self._objects.save()
 
-    def link_records(self, kernels: Mapping[Kernel, int]) -> None:
-        """Give the kernels of a table their addresses, apart from those that are compiled when they are executed more
-        often: each comes with an estimate of its executions.
+    def link_records(self, kernels: Collection[Kernel]) -> None:
+        """Give the kernels of a table their addresses, apart from those that are compiled when a group comes to them,
+        or when they are executed more often.
         """
         found = [kernel for kernel in kernels if not kernel.address]
         if self.seldom and not any(isinstance(kernel.form, Note) for kernel in kernels):
-            found = [each for each in found if not self._waits(each, kernels[each])]
+            found = [each for each in found if each.name not in self._uncompiled]
         escape = self._required(Escape())
         self.link([*found, escape])
         self.escape = escape.address
 
-    def _waits(self, kernel: Kernel, weight: int) -> bool:
-        """True if the reference executes a form for a while: it is not compiled, and little is known to need it."""
-        new = kernel.name in self._uncompiled
-        return new and weight <= _FEW and kernel.executions + weight < self.seldom
+    def waits(self, kernel: Kernel, weight: int) -> bool:
+        """True if the reference executes a form for a while where an estimate of its executions is a `weight`."""
+        return isinstance(kernel.form, _REPLACEABLE) and weight <= _FEW * _COSTS.get(type(kernel.form), 1)
 
     def count_replaced(self, kernel: Kernel, others: Callable[[], Iterable[Kernel]]) -> None:
         """Count an execution by the reference of a form whose kernel is not compiled; compile it if it is one of many,
         together with `others` of the table. A table gets their addresses when it next comes to one of them.
         """
         kernel.executions += 1
-        if kernel.executions >= self.seldom and kernel.has_code and not kernel.address:
-            least = max(self.seldom // _TOGETHER, 1)
+        seldom = self.seldom * _COSTS.get(type(kernel.form), 1)
+        if kernel.executions >= seldom and kernel.has_code and not kernel.address:
+            least = max(seldom // _TOGETHER, 1)
             self.link(each for each in others() if each.executions >= least)
 
     def end(self) -> None:
-        """Compile, at the end of the process, the forms that the reference has executed: later ones may need them."""
+        """Compile, at the end of the process, what later ones may need: the forms that the reference has executed, and
+        with optimisation those that several processes together have executed often.
+        """
+        known = [each for each in list(self._kernels.values()) if each is not None]
         with suppress(EngineError):
-            self.link(each for each in list(self._uncompiled.values()) if each.executions)
+            self.link(each for each in known if each.name in self._uncompiled and each.executions)
+            quick = (each for each in known if each.address and each.level < OPTIMISED)
+            if hot := [each for each in quick if self._objects.executions(each.name) >= self._often]:
+                with self._compiling:
+                    self._optimise(hot)
 
     def count(self, kernels: Sequence[Kernel], executions: Sequence[int]) -> None:
-        """Count the executions of kernels by warps, and optimise those that are executed often."""
+        """Count the executions of kernels by warps, and optimise those that this process executes often."""
         linked = ((each, more) for each, more in zip(kernels, executions, strict=True) if each.address)
         quick = [(each, more) for each, more in linked if each.level < OPTIMISED]
         hot = [kernel for kernel, more in quick if self._objects.count(kernel.name, more) >= self._often]

@@ -55,6 +55,8 @@ class Objects:
         """By a warp, in all processes that have saved them."""
         self._more: Counter[str] = Counter()
         """Those of this process that are not saved."""
+        self._here: Counter[str] = Counter()
+        """Those of this process."""
         self._stored = self._unsaved = 0
         """Bytes in the cache, and bytes that are not."""
         self._is_read = self._has_more = False
@@ -80,9 +82,14 @@ class Objects:
         self._unsaved += len(content) + sum(map(len, kernels))
 
     def count(self, name: str, executions: int) -> int:
-        """Count executions of a kernel; their number in all processes."""
+        """Count executions of a kernel; their number in this process."""
         self._more[name] += executions
+        self._here[name] += executions
         self._has_more = self._has_more or self._more[name] >= self._often
+        return self._here[name]
+
+    def executions(self, name: str) -> int:
+        """The executions of a kernel in all processes."""
         return self._executions[name] + self._more[name]
 
     def save(self, *, everything: bool = False) -> None:

@@ -36,10 +36,13 @@ def _type_of(name: str) -> str:
     return f"i{8 * storage_of(name).itemsize}" if name else "i32"
 
 
+@lru_cache(maxsize=256)
 def _graph(
     family: str, modifiers: _Modifiers, types: Types, literals: Literals
 ) -> tuple[GraphOps, tuple[int, ...], list[str]]:
-    """The graph of a form, its results, and the names of the operands that are not literals."""
+    """The graph of a form, its results, and the names of the operands that are not literals; one that is too long to be
+    written where it is used becomes a function next.
+    """
     signature = dict(modifiers)
     pair = signature.pop("pair", None)
     function = meaning(family, signature)

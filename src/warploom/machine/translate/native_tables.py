@@ -318,7 +318,9 @@ class TableWriter:
         words = np.array([*found, *constants], np.uint64)
         first = address_of(words)
         starts = [first + 8 * at for at in starts]
-        return Table(records, self.entries, words, starts, self.engine, self._waiting, list(weights.values()))
+        return Table(
+            records, self.entries, words, starts, self.engine, self._waiting, list(weights.values()), self._repeated
+        )
 
     def _is_parameter(self, op: Op) -> bool:
         """True for a load of a whole parameter of the kernel into a uniform register, in code for whole warps."""

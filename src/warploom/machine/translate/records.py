@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.engine.control_kernels import Goto
 from warploom.ptx.isa.table import Op
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Table:
     """For each block the record that begins with its first instruction, if Python executes that; -1 if not."""
     weights: list[int]
     """For each kernel, in the order of its first use, an estimate of its executions by a group."""
+    repeated: frozenset[int]
+    """The blocks of loops."""
     addresses: list[int] = field(init=False)
     """The host addresses of the blocks."""
     blocks_at: int = field(init=False)
@@ -94,6 +97,8 @@ class Table:
     """For each record the host address of the next instruction's."""
     _calls: tuple[list[Kernel], npt.NDArray[np.int64]] | None = field(init=False, default=None)
     _has_run: bool = field(init=False, default=False)
+    _rare: set[Kernel] | None = field(init=False, default=None)
+    """Kernels that the reference executes for a while."""
     _is_complete: bool = field(init=False)
     """True if all kernels are compiled."""
 
@@ -128,6 +133,33 @@ class Table:
     def uncompiled(self) -> list[Kernel]:
         """The kernels without an address."""
         return list(dict.fromkeys(record.kernel for record in self.records if not record.kernel.address))
+
+    def reaches(self, record: Record) -> bool:
+        """Compile the form of a record that a group has come to, with those of the blocks that are executed with it, if
+        it is not one that the reference executes for a while; True if it has an address now.
+        """
+        if self._rare is None:
+            weights = zip(dict.fromkeys(each.kernel for each in self.records), self.weights, strict=True)
+            self._rare = {kernel for kernel, weight in weights if self.engine.waits(kernel, weight)}
+        if record.kernel in self._rare or not record.kernel.has_code:
+            return False
+        first = end = record.block
+        while first and self._falls(first - 1):
+            first -= 1
+        while end < len(self.entries) and self._falls(end):
+            end += 1
+        records = self.records[self.entries[first] : self.entries[end + 1] if end + 1 < len(self.entries) else None]
+        found = dict.fromkeys(each.kernel for each in records if not each.kernel.address)
+        self.engine.link([kernel for kernel in found if kernel not in self._rare])
+        self.enter_addresses()
+        return record.kernel.address != 0
+
+    def _falls(self, block: int) -> bool:
+        """True if the block after one follows it in any case, or is in a loop like it."""
+        after = block + 1
+        if block in self.repeated and after in self.repeated:
+            return True
+        return after < len(self.entries) and isinstance(self.records[self.entries[after] - 1].kernel.form, Goto)
 
     def is_stale(self, number: int) -> bool:
         """True if a record still lets Python execute its instruction, though its kernel is compiled by now."""

@@ -65,6 +65,7 @@ class StoredTable:
     entries: list[int]
     waiting: list[int]
     weights: list[int]
+    repeated: frozenset[int]
 
     @staticmethod
     def of(table: Table, numbers: dict[int, int]) -> StoredTable:
@@ -87,6 +88,7 @@ class StoredTable:
             table.entries,
             table.waiting,
             table.weights,
+            table.repeated,
         )
 
     def table(self, engine: Engine, ops: Sequence[Op]) -> Table | None:
@@ -102,7 +104,7 @@ class StoredTable:
         rows = zip(self.ops.tolist(), self.kernels.tolist(), self.blocks.tolist(), self.functions.tolist(), strict=True)
         records = [Record(ops[op] if op >= 0 else None, known[kernel], IN_TABLE, *place) for op, kernel, *place in rows]
         starts = (self.starts + address_of(words)).tolist()
-        return Table(records, self.entries, words, starts, engine, self.waiting, self.weights)
+        return Table(records, self.entries, words, starts, engine, self.waiting, self.weights, self.repeated)
 
 
 @dataclass(frozen=True, slots=True)

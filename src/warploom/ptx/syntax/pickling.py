@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -31,21 +29,26 @@ def quickly_pickled(cls: type[T]) -> type[T]:
     return cls
 
 
-@contextmanager
-def without_collection() -> Iterator[Callable[[], None]]:
-    """Pause the garbage collector while thousands of objects are made that all stay; the function that it gives ends
-    the pause early.
-    """
-    paused = gc.isenabled()
-    gc.disable()
+class Pause:
+    """A pause of the garbage collector, which may end before its block does."""
 
-    def end() -> None:
-        nonlocal paused
-        if paused:
-            paused = False
+    __slots__ = ("_holds",)
+
+    def __enter__(self) -> Self:
+        self._holds = gc.isenabled()
+        gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the collector go on, if it was on before."""
+        if self._holds:
+            self._holds = False
             gc.enable()
 
-    try:
-        yield end
-    finally:
-        end()
+
+def without_collection() -> Pause:
+    """Pause the garbage collector while thousands of objects are made that all stay."""
+    return Pause()
