@@ -256,8 +256,10 @@ class Engine:
         """Write the text of a kernel that is to be compiled; False for a form that has none."""
         form = kernel.form
         try:
-            text = form.quick_text if self._first == QUICK and isinstance(form, Gather) else form.text
-            self._texts[kernel.name] = text(kernel.name, self.host)
+            if self._first == QUICK and isinstance(form, Gather | Multiply):
+                self._texts[kernel.name] = form.quick_text(kernel.name, self.host)
+            else:
+                self._texts[kernel.name] = form.text(kernel.name, self.host)
         except UnsupportedError:
             self._objects.add({kernel.name: ()}, OPTIMISED, b"")
             return False
