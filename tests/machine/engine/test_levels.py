@@ -172,9 +172,9 @@ def test_optimised_code_of_another_process_stays(cache: Cache) -> None:
     assert one.get("a") is None
     assert other.get("a") is None
     one.add({"a": (), "b": ("table",)}, OPTIMISED, b"good")
-    one.save()
+    one.save(everything=True)
     other.add({"a": (), "c": ()}, QUICK, b"quick")
-    other.save()
+    other.save(everything=True)
     later = Objects("version", 10)
     for name, level, content, tables in (
         ("a", OPTIMISED, b"good", ()),
@@ -190,9 +190,10 @@ def test_optimised_code_of_another_process_stays(cache: Cache) -> None:
 def test_a_little_code_is_saved_at_the_end(cache: Cache) -> None:
     objects = Objects("version", 10)
     objects.get("a")
-    objects.add({"a": ()}, QUICK, bytes(10_000))
+    objects.add({"a": ()}, QUICK, bytes(1_000_000))
     objects.save()
-    objects.add({"b": ()}, QUICK, bytes(10))
+    assert Objects("version", 10).get("a") is not None
+    objects.add({"b": ()}, QUICK, bytes(200_000))
     objects.save()
     assert Objects("version", 10).get("b") is None
     objects.save(everything=True)

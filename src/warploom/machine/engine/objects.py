@@ -1,8 +1,8 @@
 """Compiled code of kernels, one entry of the cache for all kernels of a computer.
 
 An object file has the kernels that were compiled together. The entry is written when the code that it lacks is a
-quarter of it, and when the process ends: a process that compiles a little for each of a hundred programs does not write
-everything a hundred times.
+quarter of it and more than a few launches compile, and when the process ends: a process that compiles a little for each
+of a hundred programs does not write everything a hundred times.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from warploom.machine.engine.store import store
 QUICK, OPTIMISED = 0, 2
 """LLVM's levels of code generation; texts need no optimisation passes."""
 _FRACTION = 4
+_LEAST = 1 << 17
+"""Bytes that are not written before the process ends: a launch of a new kernel compiles 10,000 to 50,000."""
 NO_OBJECT = ""
 
 
@@ -94,7 +96,8 @@ class Objects:
 
     def save(self, *, everything: bool = False) -> None:
         """Add what is new to what the cache holds by now, if it is much or `everything` is to be saved."""
-        if self._unsaved * _FRACTION < max(self._stored, 1) and not (everything and (self._unsaved or self._has_more)):
+        due = self._unsaved >= max(self._stored // _FRACTION, _LEAST)
+        if not due and not (everything and (self._unsaved or self._has_more)):
             return
         self._unsaved, self._has_more = 0, False
         place = store()

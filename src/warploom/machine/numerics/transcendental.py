@@ -59,8 +59,6 @@ class _Powers(NamedTuple):
     """The table of 2^(i / STEPS) for i below STEPS."""
 
     values: NDArray[np.float64]
-    less_one: NDArray[np.float64]
-    """The values less one, which have more bits then."""
     words: NDArray[np.int64]
     """The values' words less i << TO_EXPONENT: with n << TO_EXPONENT added, that of 2^(n / STEPS)."""
     series: tuple[float, ...]
@@ -72,24 +70,39 @@ _TABLE_BITS = 128
 
 
 @cache
-def powers() -> _Powers:
-    """The table of powers of two, made at first use."""
+def _exact_powers() -> list[int]:
+    """The powers in fixed point, with `_TABLE_BITS`."""
     root = 2 * _ONE
     for _ in range(STEPS_BITS):
         root = isqrt(root << _BITS)
     root >>= _BITS - _TABLE_BITS
-    exact = [1 << _TABLE_BITS]
+    found = [1 << _TABLE_BITS]
     for _ in range(STEPS - 1):
-        exact.append(exact[-1] * root >> _TABLE_BITS)
-    values = np.array([one / exact[0] for one in exact])  # the division of integers rounds to nearest
-    less_one = np.array([(one - exact[0]) / exact[0] for one in exact])
+        found.append(found[-1] * root >> _TABLE_BITS)
+    return found
+
+
+@cache
+def powers() -> _Powers:
+    """The table of powers of two, made at first use."""
+    # One bit more than a float64 has, to round by: what is cut off after it is 0 for the first power alone.
+    cut = _TABLE_BITS - 53
+    halves = np.array([one >> cut for one in _exact_powers()], np.int64)
+    values: NDArray[np.float64] = ((halves + 1) >> 1).astype(np.float64) / 2**52
     words = values.view(np.int64) - (np.arange(STEPS, dtype=np.int64) << TO_EXPONENT)
     step = _ln2() // STEPS
     series, power = [], _ONE
     for k in range(1, 4):
         power = power * step >> _BITS
         series.append(_float(power // factorial(k)))
-    return _Powers(values, less_one, words, tuple(series))
+    return _Powers(values, words, tuple(series))
+
+
+@cache
+def powers_less_one() -> NDArray[np.float64]:
+    """The values of the table less one, which have more bits then."""
+    exact = _exact_powers()
+    return np.array([(one - exact[0]) / exact[0] for one in exact])  # the division of integers rounds to nearest
 
 
 @cache

@@ -20,7 +20,7 @@ def _part_of_circle(part: int) -> Callable[[], Array]:
 
 TABLES: dict[str, Callable[[], Array]] = {
     "powers": lambda: transcendental.powers().values,
-    "powers.less_one": lambda: transcendental.powers().less_one,
+    "powers.less_one": transcendental.powers_less_one,
     "powers.words": lambda: transcendental.powers().words,
     "logarithms": lambda: transcendental.logarithms().logarithms,
     "logarithms.inverses": lambda: transcendental.logarithms().inverses,
