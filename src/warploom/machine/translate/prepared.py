@@ -90,6 +90,7 @@ class Prepared:
         """Store a program that has run, if texts were written for it since it was stored: when it runs again, or when
         the process ends, so that a first launch does not wait for it.
         """
+        self.program.end_run()
         if self.key is None or not self.program.has_new_texts:
             return
         with _change:

@@ -28,7 +28,7 @@ from warploom.machine.translate.blocks import WRITERS, BlockWriter
 from warploom.machine.translate.expressions import Lines, Names
 from warploom.machine.translate.functions import Recipe
 from warploom.machine.translate.memory_access import Memory
-from warploom.machine.translate.native_tables import TableWriter
+from warploom.machine.translate.native_tables import SharedRecords, TableWriter
 from warploom.machine.translate.records import Table
 from warploom.machine.translate.register_layout import Layout, lay_out
 from warploom.machine.translate.texts import StoredText, Text
@@ -154,6 +154,8 @@ class Program:
     _unstored: set[str] = field(default_factory=set)
     _uncounted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     """Executions of blocks by warps that are not counted for kernels yet."""
+    _shared_records: dict[tuple[Engine, bool], SharedRecords] = field(default_factory=dict)
+    """What the tables of several texts have in common, while a run writes them."""
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
@@ -180,6 +182,10 @@ class Program:
             counted, self._uncounted = self._uncounted, np.zeros_like(blocks)
             for table in tables:
                 table.count(counted)
+
+    def end_run(self) -> None:
+        """Forget what only the texts of one run share."""
+        self._shared_records.clear()
 
     def alone(self, ops: Sequence[Op], *, masked: bool) -> Text:
         """Single instructions of a block by the reference, for native code that has left them."""
@@ -456,6 +462,7 @@ class Program:
                 at_once=flavour.at_once,
                 apart_after=apart,
                 repeated=repeated_blocks(self.flow),
+                shared=self._shared_records.setdefault((flavour.engine, masked), {}),
             )
         parts: list[tuple[Names, Lines, str]] = []
         at = 0
