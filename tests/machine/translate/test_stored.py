@@ -13,6 +13,8 @@ from warploom.launch_file import load
 from warploom.machine.engine import selection
 from warploom.machine.translate import prepared, translator
 from warploom.machine.translate.stored import packed, unpacked
+from warploom.machine.translate.translator import translate
+from warploom.ptx.syntax.parser import parse
 from warploom.runtime.cache.disk import user_cache
 from warploom.runtime.cache.fingerprint import source_version
 
@@ -79,6 +81,26 @@ def test_a_stored_program_runs_without_being_parsed(fresh, monkeypatch, engine):
     runs += [run(), run(schedule="random", seed=3), run()]
     for found in runs:
         assert (found == expected).all()
+
+
+@pytest.mark.parametrize("name", ["library", "calls"])
+def test_a_program_that_is_read_back_is_the_same(name):
+    """Its parts are equal, and its instructions are those of its kernel's body."""
+    calls = PTX.replace(".visible .entry", ".func f() { ret; }\n.visible .entry").replace("bar.sync 0;", "call f;", 1)
+    module = parse(PTX if name == "library" else calls)
+    before = translate(module, module.kernels[-1], follow_x=128)
+    after = unpacked(packed(before))
+    assert after is not None
+    assert (after.module, after.kernel, after.layout) == (before.module, before.kernel, before.layout)
+    assert [(each.targets, each.next) for each in after.flow.blocks] == [
+        (each.targets, each.next) for each in before.flow.blocks
+    ]
+    assert [len(each.ops) for each in after.flow.blocks] == [len(each.ops) for each in before.flow.blocks]
+    assert after.ops == before.ops
+    assert all(one.form is other.form for one, other in zip(after.ops, before.ops, strict=True))
+    body = {id(each) for each in after.kernel.body}
+    assert {id(op.instruction) for op in after.ops} <= body
+    assert after.module.kernels[0].body == before.module.kernels[0].body
 
 
 def test_a_fault_has_the_same_message(fresh):

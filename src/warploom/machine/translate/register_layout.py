@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,9 @@ class Place:
     type: str
 
 
+_fields_of = attrgetter("file", "index", "bits", "type")
+
+
 @dataclass(slots=True)
 class Layout:
     """The homes of all registers and how many rows each file has."""
@@ -40,6 +45,14 @@ class Layout:
     rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*FILES, "u"), 0))
     uniform: list[int] = field(default_factory=list)
     """The initial values of the uniform registers: False for predicates, else 0."""
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """The fields, with a plain tuple for every place, which pickles faster."""
+        return tuple(self.places), [_fields_of(each) for each in self.places.values()], self.rows, self.uniform
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        names, places, self.rows, self.uniform = state
+        self.places = {name: Place(*each) for name, each in zip(names, places, strict=True)}
 
     def run_of(self, vector: Vector) -> tuple[str, int, int] | None:
         """(file, first row, end row) where a brace list is one slice of a file, else None."""

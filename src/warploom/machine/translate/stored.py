@@ -11,7 +11,9 @@ from typing import Any
 
 from warploom.machine.translate.functions import made
 from warploom.machine.translate.translator import Program
-from warploom.ptx.analysis.control_flow import Flow
+from warploom.ptx.analysis.control_flow import Block, Flow
+from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Kernel
 
 _DAMAGE = (pickle.UnpicklingError, ValueError, EOFError, AttributeError, ImportError, LookupError, TypeError)
 _ANALYSES = (
@@ -25,11 +27,44 @@ def packed(program: Program) -> bytes:
     numbers = program.numbers
     analyses = {name: program.__dict__[name] for name in _ANALYSES if name in program.__dict__}
     state = (
-        program.module, program.kernel, program.flow.blocks, program.flow.exit, program.layout, program.file,
+        program.module, program.kernel, _written(program), program.flow.exit, program.layout, program.file,
         program.recipes, [numbers[id(op)] for op in program.runs.values()], program.batches, program.stored,
         analyses,
     )  # fmt: skip
     return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+
+
+def _written(program: Program) -> tuple[Any, ...]:
+    """The blocks, and their instructions as columns: the place in the kernel (or the instruction, if it is not there),
+    the row of the table, the modifiers, the slots and their operands. This is faster than objects.
+    """
+    places = {id(statement): at for at, statement in enumerate(program.kernel.body or ())}
+    ops, slots = program.ops, dict[tuple[str, ...], tuple[str, ...]]()
+    names = [tuple(op.operands) for op in ops]
+    return (
+        [(len(block.ops), block.targets, block.next) for block in program.flow.blocks],
+        [places.get(id(op.instruction), op.instruction) for op in ops],
+        [op.form for op in ops],
+        [op.modifiers for op in ops],
+        [slots.setdefault(each, each) for each in names],
+        [tuple(op.operands.values()) for op in ops],
+    )
+
+
+def _blocks(kernel: Kernel, written: tuple[Any, ...]) -> tuple[Block, ...]:
+    """The blocks again."""
+    blocks, places, *columns = written
+    body = kernel.body or ()
+    instructions = [body[each] if type(each) is int else each for each in places]
+    rows = zip(instructions, *columns, strict=True)
+    ops = [
+        Op(one, form, modifiers, dict(zip(names, values, strict=True))) for one, form, modifiers, names, values in rows
+    ]
+    found, at = list[Block](), 0
+    for index, (count, targets, following) in enumerate(blocks):
+        found.append(Block(index, ops[at : at + count], targets, following))
+        at += count
+    return tuple(found)
 
 
 def unpacked(data: bytes) -> Program | None:
@@ -54,7 +89,9 @@ def _restored(
     stored: Any,
     analyses: dict[str, Any],
 ) -> Program:
-    program = Program(module, kernel, Flow(blocks, exit_), layout, file, recipes=recipes, stored=stored)
+    program = Program(
+        module, kernel, Flow(_blocks(kernel, blocks), exit_), layout, file, recipes=recipes, stored=stored
+    )
     program.__dict__ |= analyses
     for recipe, name in recipes.items():
         program.functions[name] = made(recipe)
