@@ -267,7 +267,7 @@ class Engine:
 
     def address(self, form: Form) -> int:
         """The address of the optimised code of a form that every processor has."""
-        kernel = self._required(form)
+        kernel = self.required(form)
         if kernel.level < OPTIMISED:
             with self._compiling:
                 self._optimise([kernel])
@@ -276,11 +276,12 @@ class Engine:
 
     def routine(self, form: Form) -> Kernel:
         """The kernel of a form that every processor has, with its address."""
-        kernel = self._required(form)
+        kernel = self.required(form)
         self.link([kernel])
         return kernel
 
-    def _required(self, form: Form) -> Kernel:
+    def required(self, form: Form) -> Kernel:
+        """The kernel of a form that every processor has; it has an address once it is linked."""
         kernel = self.kernel(form)
         if kernel is None:
             raise EngineError(f"no code for {form}")
@@ -308,7 +309,7 @@ class Engine:
         found = [kernel for kernel in kernels if not kernel.address]
         if self.seldom and not any(isinstance(kernel.form, Note) for kernel in kernels):
             found = [each for each in found if each.name not in self._uncompiled]
-        escape = self._required(Escape())
+        escape = self.required(Escape())
         self.link([*found, escape])
         self.escape = escape.address
 

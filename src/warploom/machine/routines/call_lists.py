@@ -17,10 +17,11 @@ import numpy.typing as npt
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.objects import OPTIMISED
-from warploom.machine.routines.called import Called
+from warploom.machine.routines.called import Called, executions
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine, Kernel
+    from warploom.machine.routines.called import Routine
 
 Array = npt.NDArray[Any]
 
@@ -160,6 +161,7 @@ class Sequence:
     def __init__(self, bases: int) -> None:
         self._calls: list[tuple[Kernel, tuple[Argument, ...]]] = []
         self._executions: dict[Kernel, int] = {}
+        self._engine: Engine | None = None
         self._kept: list[Array] = []
         self._reach = [0] * bases
         self._scratch = 0
@@ -187,15 +189,18 @@ class Sequence:
         """Note that the list uses so many bytes of a base."""
         self._reach[base - 1] = max(self._reach[base - 1], end)
 
-    def call(self, routine: Kernel, executions: int, *given: Argument) -> None:
-        """Add a routine with its arguments, a call that counts as so many executions."""
+    def call(self, engine: Engine, form: Routine, size: int, *given: Argument) -> None:
+        """Add a routine with its arguments; `executions` says what the size is."""
         if len(given) > _MOST_ARGUMENTS:
             raise ValueError(f"a routine with {len(given)} arguments")
+        routine, self._engine = engine.required(form), engine
         self._calls.append((routine, given))
-        self._executions[routine] = self._executions.get(routine, 0) + executions
+        self._executions[routine] = self._executions.get(routine, 0) + executions(form, size)
 
     def prepared(self) -> Prepared:
-        """The list."""
+        """The list; routines that no process has compiled before are compiled together."""
+        if self._engine is not None:
+            self._engine.link(self._executions)
         entries = np.zeros((len(self._calls), _ENTRY), np.int64)
         for entry, (_, given) in zip(entries, self._calls, strict=True):
             pairs = [(each, 0) if isinstance(each, int) else each for each in given]

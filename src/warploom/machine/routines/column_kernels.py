@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.routines.call_lists import Argument, Sequence
-from warploom.machine.routines.called import executions
 from warploom.machine.routines.tensor_elements import BITS, decoded
 
 if TYPE_CHECKING:
@@ -122,5 +121,5 @@ class Columns:
         result = sequence.room(columns * 32 // BITS[element] * lanes.rows)
         given = words, columns, stride, lanes.blocks, lanes.height, lanes.pitch, result
         form = Unpack(element)
-        sequence.call(self._engine.routine(form), executions(form, columns * lanes.rows), *given)
+        sequence.call(self._engine, form, columns * lanes.rows, *given)
         return result, lanes.rows

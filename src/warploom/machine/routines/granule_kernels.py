@@ -19,7 +19,7 @@ from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.memory_kernels import FIND
 from warploom.machine.memory.byte_memory import FlatMemory
 from warploom.machine.routines.call_lists import Argument, Sequence
-from warploom.machine.routines.called import Called, executions
+from warploom.machine.routines.called import Called
 from warploom.machine.routines.tensor_elements import BITS, PACKED, decoded, unpacked
 
 if TYPE_CHECKING:
@@ -505,7 +505,7 @@ class Granules:
             result = sequence.room(outer * count)
         sequence.needs(base, (first + int(places.max()) + 1) * GRANULE)
         given = (first * GRANULE, base), sequence.keep(places), outer, inner, result
-        sequence.call(self._engine.routine(form), executions(form, outer * inner), *given)
+        sequence.call(self._engine, form, outer * inner, *given)
         return result, stride
 
     def gather(

@@ -21,7 +21,7 @@ from warploom.hardware.dtypes import ELEMENT_TYPES
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.routines.call_lists import Argument, Sequence
-from warploom.machine.routines.called import Called, executions
+from warploom.machine.routines.called import Called
 from warploom.machine.routines.tensor_elements import decoded_floats, half_codes, rounded_halves
 
 if TYPE_CHECKING:
@@ -486,7 +486,7 @@ class Products:
         sign = _SIGN if negative else 0
         form = Multiply(False, d_type)
         sequence.call(
-            self._engine.routine(form), executions(form, math.prod(shape)),
+            self._engine, form, math.prod(shape),
             *a, *b, *d, rows, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
@@ -510,7 +510,7 @@ class Products:
         sign = _SIGN if negative else 0
         form = Multiply(True, d_type)
         sequence.call(
-            self._engine.routine(form), executions(form, 64 * math.prod(shape)),
+            self._engine, form, 64 * math.prod(shape),
             *a, *b, *words, 64, columns, k, steps, sequence.passing_room(self._panel(k * steps)), int(accumulate), sign,
         )  # fmt: skip
 
