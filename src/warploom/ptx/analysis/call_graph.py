@@ -38,7 +38,8 @@ def function_addresses(module: Module) -> dict[str, int]:
 
 def is_call(instruction: Instruction) -> bool:
     """Return True for a call of any kind."""
-    return instruction.opcode.partition(".")[0] == "call"
+    opcode = instruction.opcode
+    return opcode.startswith("call") and opcode[4:5] in ("", ".")
 
 
 def call_operands(call: Instruction) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -55,6 +56,8 @@ class CallGraph:
         self.functions = {kernel.name: kernel for kernel in module.kernels if kernel.body is not None}
         self.addresses = function_addresses(module)
         self._module = module
+        self._calls: dict[int, list[str]] = {}
+        """The functions that a function may call, by its identity: those of the module, which live as long."""
 
     def reached(self, caller: Kernel, call: Instruction) -> tuple[str, ...]:
         """The possible targets of a call, including functions without a body."""
@@ -98,8 +101,11 @@ class CallGraph:
         return frozenset(name for name in after if name in reach[name])
 
     def _called(self, function: Kernel) -> list[str]:
-        calls = (each for each in function.instructions if is_call(each))
-        return [name for call in calls for name in self.reached(function, call) if name in self.functions]
+        if id(function) not in self._calls:
+            calls = [each for each in function.instructions if is_call(each)]
+            reached = [name for call in calls for name in self.reached(function, call) if name in self.functions]
+            self._calls[id(function)] = reached
+        return self._calls[id(function)]
 
     def size(self, kernel: Kernel) -> int:
         """The number of statements of a kernel and of the functions that it may call, each once."""
