@@ -187,6 +187,8 @@ class Engine:
             for level in (QUICK, OPTIMISED)
         }
         self._often, self._first, self.seldom = often, QUICK if often else OPTIMISED, seldom
+        self.counted_together = max(often // 128, 1)
+        """Executions of routines that are counted together."""
         # LLVM's other linker aborts the process where free memory is so scattered that it puts parts of an object 2 GB
         # apart.
         jit_link = sys.platform != "win32"

@@ -7,6 +7,7 @@ checked that all places are inside the memories; `reach` says how many bytes of 
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.llvm_ops import Host
 from warploom.machine.engine.objects import OPTIMISED
-from warploom.machine.routines.called import Called, executions
+from warploom.machine.routines.called import executions
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine, Kernel
@@ -39,11 +40,6 @@ class CallList:
     @property
     def words(self) -> int:
         return 0
-
-    @property
-    def per_execution(self) -> int:
-        """In calls: 15 ns each, and 2 ms to compile."""
-        return 1
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
         lines = [
@@ -114,13 +110,15 @@ class Prepared:
     reach: tuple[int, ...]
     scratch: int
     """Doubles that it computes."""
-    quick: bool = True
-    """True if routines may not be optimised yet."""
+    quick: int = 1
+    """The executions that a run counts as, without those of routines that are optimised."""
+    runs: int = 0
+    """Those that are not counted."""
 
     def enter_addresses(self) -> None:
         """Call routines where they are now."""
         self.entries[:, 0] = [routine.address for routine in self.routines]
-        self.quick = any(routine.level < OPTIMISED for routine in self.routines)
+        self.quick = sum(count for routine, count in self.executions.items() if routine.level < OPTIMISED)
 
 
 class Calls:
@@ -129,7 +127,9 @@ class Calls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine  # its code exists as long as it does
         # It holds the interpreter's lock, so that one scratch array serves all threads.
-        self._run = Called(engine, CallList())
+        self._run = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)(
+            engine.routine(CallList()).address  # not worth an optimisation of 2 ms
+        )
         # Bases that a list does not use are 0.
         self._packs = [struct.Struct(f"={3 + count}Q{8 * (SCRATCH - 1 - count)}xQ").pack for count in range(SCRATCH)]
         self._scratch, self._room = np.empty(1 << 16), 1 << 16
@@ -147,12 +147,19 @@ class Calls:
             self._scratch = np.empty(self._room)
             self._scratch_at = address_of(self._scratch)
         given = self._packs[len(bases)](prepared.address, len(prepared.routines), 0, *addresses, self._scratch_at)
-        self._run(given, len(prepared.routines))
+        self._run(given, None)
         if prepared.quick:
-            self._engine.callers.add(prepared)
-            prepared.enter_addresses()
-            self._engine.count(list(prepared.executions), list(prepared.executions.values()))
+            prepared.runs += 1
+            if prepared.runs * prepared.quick >= self._engine.counted_together:
+                self._count(prepared)
         return True
+
+    def _count(self, prepared: Prepared) -> None:
+        """Count the runs of a list whose routines may not be optimised yet."""
+        prepared.enter_addresses()
+        counts = [prepared.runs * count for count in prepared.executions.values()]
+        prepared.runs = 0
+        self._engine.count(list(prepared.executions), counts)
 
 
 class Sequence:
@@ -209,4 +216,6 @@ class Sequence:
         kept, reach = tuple(self._kept), tuple(self._reach)
         made = Prepared(entries, address_of(entries), routines, self._executions, kept, reach, self._scratch)
         made.enter_addresses()
+        if self._engine is not None:
+            self._engine.callers.add(made)
         return made

@@ -61,7 +61,7 @@ class Multiply:
 
     @property
     def per_execution(self) -> int:
-        """In products of two elements: 0.1 ns each, and 15 ms to compile."""
+        """In products of two elements: 0.1 to 0.2 ns each, and 15 ms to compile."""
         return 1 << 10
 
     def text(self, name: str, host: Host) -> tuple[str, frozenset[str]]:
