@@ -155,7 +155,7 @@ class Program:
     _uncounted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     """Executions of blocks by warps that are not counted for kernels yet."""
     _shared_records: dict[tuple[Engine, bool], SharedRecords] = field(default_factory=dict)
-    """What the tables of several texts have in common, while a run writes them."""
+    """The records that tables of several texts have in common, while a run writes them."""
     _needs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _values: dict[int, Callable[[list[Any]], Any]] = field(default_factory=dict)
 
