@@ -18,7 +18,7 @@ import warploom
 from warploom import HopperConfig, MatmulConfig, launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.core.schedule import Eager, Lazy, Random, Recorded, Reverse, Schedule
-from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
+from warploom.machine.memory.proxy_visibility import Exchange, Knowledge, Sight
 from warploom.machine.memory.shared_memory import SharedMemory
 from warploom.ptx.syntax.printer import print_module
 
@@ -443,7 +443,7 @@ class TestSight:
         shared.write(0, 7, 4, None, "a store", 0)
         shared.fence_async(0)
         assert self.seen(shared, knowledge.sight(1)) == [255] * 4
-        knowledge.of[1] = knowledge.latest
+        knowledge.take_over(1, np.full(4, knowledge.latest))
         assert self.seen(shared, knowledge.sight(1)) == [7, 0, 0, 0]
 
     def test_a_store_after_the_issue_is_seen_once_it_is_published(self):
@@ -476,10 +476,11 @@ class TestSight:
         """Warps that synchronise and then each fence: the first fence publishes, the others cover the same stores."""
         shared, knowledge = self.make()
         shared.write(0, 7, 4, None, "a store", 0)
-        knowledge.of[1, 0] = knowledge.of[2, 0] = knowledge.latest
+        for warp in (1, 2):
+            knowledge.take_over(warp, knowledge.of[0])
         shared.fence_async(1)
         assert self.seen(shared, knowledge.sight(2)) == [255] * 4
         shared.fence_async(2)
         assert self.seen(shared, knowledge.sight(2)) == [7, 0, 0, 0]
-        assert self.seen(shared, knowledge.sight(1).joined(knowledge.sight(2))) == [7, 0, 0, 0]
-        assert self.seen(shared, knowledge.sight(1).joined(knowledge.sight(0))) == [255] * 4
+        assert self.seen(shared, Sight.joined([knowledge.sight(1), knowledge.sight(2)])) == [7, 0, 0, 0]
+        assert self.seen(shared, Sight.joined([knowledge.sight(1), knowledge.sight(0)])) == [255] * 4

@@ -45,7 +45,7 @@ class Operation:
     ) -> None:
         self.name, self.run = name, run
         self.done = False
-        self.after = tuple(dict.fromkeys(operation for operation in after if not operation.done))
+        self.after = tuple(dict.fromkeys([operation for operation in after if not operation.done])) if after else ()
         self.touches, self.group = touches, group
         self.then: list[Waitable] = []
         self.followers: list[Operation] = []
@@ -63,7 +63,7 @@ class Operation:
     @property
     def possible(self) -> bool:
         """True if every operation that must complete first has completed."""
-        return all(operation.done for operation in self.after)
+        return not self.after or all(operation.done for operation in self.after)
 
 
 class InFlight:
@@ -104,7 +104,8 @@ class InFlight:
 
     def remove(self, operation: Operation) -> None:
         """An operation is about to take effect."""
-        del self.possible[bisect_left(self.possible, operation.number, key=_number)]
+        first = self.possible[0] is operation
+        del self.possible[0 if first else bisect_left(self.possible, operation.number, key=_number)]
         self._words[0] -= 1
         self.counts[family_of(operation.name)] -= 1
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from warploom.machine.engine import selection
 from warploom.machine.engine.access_log import AccessLog
-from warploom.machine.memory.proxy_visibility import learning
+from warploom.machine.memory.proxy_visibility import learning, synchronises
 from warploom.machine.memory.store_buffers import ordering
 from warploom.machine.observers.observation import observed
 from warploom.machine.semantics.vectors import EngineError
@@ -141,7 +141,9 @@ class Texts:
     @property
     def _wrap(self) -> Callable[[Op, Any], Any] | None:
         grid = self._grid
-        return self._wrapped if grid.observers or grid.usual.two_views or grid.buffers is not None else None
+        if grid.observers or grid.buffers is not None:
+            return self._wrapped
+        return self._wrapped if grid.usual.two_views and self._synchronising else None
 
     def _wrapped(self, op: Op, run: Any) -> Any:
         """A meaning as this run needs it."""
@@ -152,8 +154,16 @@ class Texts:
 
     def _made(self, op: Op, run: Any) -> Any:
         grid = self._grid
-        if grid.usual.two_views:
-            run = learning(op, run)
+        if grid.usual.two_views and id(op) in self._synchronising:
+            run = learning(run)
         if grid.buffers is not None:
             run = ordering(op, run)
         return observed(op, run, grid) if grid.observers else run
+
+    @property
+    def _synchronising(self) -> frozenset[int]:
+        """The instructions that may synchronise by memory alone, by the identity of their `Op`."""
+        program = self._program
+        if program.synchronising is None:
+            program.synchronising = frozenset(id(op) for op in program.ops if synchronises(op))
+        return program.synchronising

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def _addresses(g: Group, chosen: Array | None, address: Any, rows: int, generic:
             what = f"{generic} at the generic address {int(outside[0]):#x}"
             raise Diag.OUT_OF_BOUNDS.error(what=what, space="shared")
         lanes = lanes - np.uint64(SHARED_WINDOW)
+    if rows == WARP and chosen is None:
+        return lanes
     by_warp = lanes.reshape(-1, WARP)[:, :rows]
     return (by_warp if chosen is None else by_warp[chosen]).reshape(-1)
 
@@ -114,14 +117,19 @@ def matrix_rows(op: Op) -> Callable[[int, tuple[Any, ...], Array | None], Array]
     order = tuple(registers.index(letter) for letter in memory)
     element = np.dtype(f"u{move.shape.element_bytes}")
 
+    @lru_cache
+    def places(lanes: int) -> Array:
+        """The elements of so many lanes in the order of memory."""
+        found = np.arange(move.registers * lanes * (4 // element.itemsize)).reshape(split).transpose(order)
+        return np.ascontiguousarray(found).reshape(-1)
+
     def rows_of(lanes: int, values: tuple[Any, ...], chosen: Array | None) -> Array:
         words = np.empty((move.registers, lanes), np.uint32)
         for row, value in zip(words, values, strict=True):
             row[...] = value
         if chosen is not None:
             words = words.compress(chosen.repeat(WARP), axis=1)
-        moved = words.view(element).reshape(split).transpose(order)
-        return np.ascontiguousarray(moved).reshape(-1).view(np.complex128)
+        return words.view(element).take(places(words.shape[1])).view(np.complex128)
 
     return rows_of
 

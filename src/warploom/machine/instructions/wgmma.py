@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class Pipeline(Waitable):
         "flight",
         "hidden",
         "issued",
+        "joint",
         "known",
         "last",
         "marks",
@@ -94,7 +96,10 @@ class Pipeline(Waitable):
         self.reported: deque[list[Issued | Again]] = deque()
         self.known: dict[tuple[Issue, ...], Operations] = {}
         """Operations that were issued before, as they are reported."""
-        self.sights: deque[Sight] = deque()
+        self.sights: deque[list[Sight]] = deque()
+        """The knowledge that the warps which have issued each of those in flight had then."""
+        self.joint: tuple[tuple[Sight, ...], Sight | None] = (), None
+        """The knowledge of each warp that issued the latest operation, and their joint knowledge."""
         self.marks: deque[tuple[int, int]] = deque()
         """In lockstep, for each of those in flight: the copies that native code had noted, and the latest operation."""
         self.hidden: dict[int, Array] = {}
@@ -123,6 +128,40 @@ class Pipeline(Waitable):
         self.issued = [a, a, a, a]
         if self.reporter is not None:
             self._tell(_EVERY, new)
+        return True
+
+    def issue_one(self, group: Group, new: Issue) -> bool:
+        """Issue as one warp, without observers, an instruction that may wait for its commit; False, and nothing is
+        done, where that is not so. It is `issue` without what only other cases need.
+        """
+        mode, issued, flight, warp = group.cta.mode, self.issued, self.flight, group.first_lane // WARP
+        if group.warps > 1 or self.reporter is not None or mode.lockstep is not None:
+            return False
+        if not mode.convoys and id(new.multiply.op) in group.cta.program.unordered_wgmmas:
+            return False
+        at = issued[warp] - self.completed
+        if at == len(flight):
+            flight.append(new)
+        elif flight[at] is not new:
+            return False
+        issued[warp] += 1
+        if group.cta.cluster.knowledge is not None:
+            self._look(group.number, at)
+        if not mode.convoys and self.submitted < min(issued):
+            self._submit(self.submitted + 1)
+        return True
+
+    def issue_run(self, group: Group, new: tuple[Issue, ...]) -> bool:
+        """Issue instructions as one warp, like `issue_one`, where they wait for their commit."""
+        mode, flight, warp = group.cta.mode, self.flight, group.first_lane // WARP
+        if self.reporter is not None or not mode.convoys or mode.lockstep is not None:
+            return False
+        at = self.issued[warp] - self.completed
+        if at == len(flight):
+            flight.extend(new)
+        elif tuple(islice(flight, at, at + len(new))) != new:
+            return False
+        self.issued[warp] += len(new)
         return True
 
     def issue_several(self, new: tuple[Issue, ...]) -> bool:
@@ -188,7 +227,8 @@ class Pipeline(Waitable):
 
     def issue(self, warps: Sequence[int], new: Issue, *, at_once: bool) -> None:
         """Some warps issue their next wgmma; `at_once` where it must not wait for its commit."""
-        mode, knowledge = self.warpgroup.cta.mode, self.warpgroup.cta.cluster.knowledge
+        cta = self.warpgroup.cta
+        mode, knowledge = cta.mode, cta.cluster.knowledge
         if len(warps) == _WARPS and self.issue_whole(new):
             if at_once:
                 self._submit(self.issued[0])
@@ -205,8 +245,8 @@ class Pipeline(Waitable):
                 raise absent(new.multiply.op, f"{_ALL} to issue the same instruction with the same operands", found)
             self.issued[warp] += 1
             if knowledge is not None:
-                self._look(warp, at)
-            if not mode.convoys and id(new.multiply.op) in self.warpgroup.cta.program.unordered_wgmmas:
+                self._look(cta.rank * len(cta.live) + self.warpgroup.index * _WARPS + warp, at)
+            if not mode.convoys and id(new.multiply.op) in cta.program.unordered_wgmmas:
                 self._read_unfenced(warp, new)
         if self.reporter is not None:
             self._tell(warps, new)
@@ -291,15 +331,13 @@ class Pipeline(Waitable):
                     registers[rows] = fenced[rows]
 
     def _look(self, warp: int, at: int) -> None:
-        """Note what a warp knows at issue: an operation sees what each of the warps that issue it sees."""
-        cta = self.warpgroup.cta
-        if cta.cluster.knowledge is not None:
-            first = cta.rank * len(cta.live) + self.warpgroup.index * _WARPS
-            mine = cta.cluster.knowledge.sight(first + warp)
-            if at == len(self.sights):
-                self.sights.append(mine)
-            else:
-                self.sights[at] = self.sights[at].joined(mine)
+        """Note what a warp of the cluster knows at issue: an operation sees what each warp that issues it sees."""
+        knowledge = self.warpgroup.cta.cluster.knowledge
+        assert knowledge is not None
+        if at == len(self.sights):
+            self.sights.append([knowledge.sight(warp)])
+        else:
+            self.sights[at].append(knowledge.sight(warp))
 
     def _tell(self, warps: Sequence[int], new: Issue) -> None:
         """Let observers know of the parts that some warps have in their latest operation."""
@@ -438,7 +476,11 @@ class Pipeline(Waitable):
         self.last = (operation,)
         operation.then.append(self)
         if self.sights:
-            operation.sight = reduce(Sight.joined, list(self.sights)[first - self.completed : end - self.completed])
+            issued = islice(self.sights, first - self.completed, end - self.completed)
+            sights = tuple(chain.from_iterable(issued))
+            if sights != self.joint[0]:  # of operations that follow each other they are seldom others
+                self.joint = sights, Sight.joined(sights)
+            operation.sight = self.joint[1]
         operation.issues = issues
         if (copies := self.warpgroup.cta.copies) is not None:
             operation.copies = copies.issued
@@ -536,14 +578,16 @@ def multiply_accumulate(op: Op) -> Run:
     known, hazards = multiply.issues, list[bool]()
 
     def run(g: Group, mask: Array | None, d: Rows, a: Any, b: Any, scale_d: Any, *immediates: int) -> None:
-        if mask is None is g.mask and g.warps == _WARPS and b.__class__ is int and scale_d.__class__ in _SCALARS:
-            # The usual case of a loop: the whole warpgroup, and operands that it has had before.
+        if mask is None is g.mask and b.__class__ is int and scale_d.__class__ in _SCALARS:
+            # The usual case of a loop: the whole warpgroup or one warp, and operands that it has had before.
             kind = a.__class__
             of_a = a if kind is int else 0 if kind is Rows else -1
-            before = known.get((of_a, b, scale_d, g.cta.shared.whole.size))  # type: ignore[arg-type]  # 1 == True
+            before = known.get((of_a, b, scale_d, g.cta.shared_memory[1]))  # type: ignore[arg-type]  # 1 == True
             if before is not None and hazards == _HARMLESS:
                 pipeline: Pipeline | None = g.warpgroup.state.get("wgmma")
-                if pipeline is not None and pipeline.issue_whole(before):
+                if pipeline is not None and (
+                    pipeline.issue_whole(before) if g.warps == _WARPS else pipeline.issue_one(g, before)
+                ):
                     return
         chosen = whole_warps(g, mask, op)
         warpgroup = g.warpgroup
@@ -578,9 +622,16 @@ class _Several:
     def __call__(self, g: Group, mask: Array | None, values: tuple[int, ...], commit: tuple[Any, ...]) -> bool:
         key = g.cta.shared_memory[1], values
         known = self._known.get(key)
-        if known is None or mask is not None or g.warps != _WARPS:
+        if known is None or mask is not None or g.warps not in (1, _WARPS):
             return False
         pipeline = _pipeline(g.warpgroup)
+        if g.warps == 1:
+            if g.mask is not None or not pipeline.issue_run(g, known):
+                return False
+            if self._commit is not None:
+                g.grid.effects += 1
+                pipeline.commit(_warps(g, None))
+            return True
         if self._commit is None:
             return pipeline.issue_several(known)
         calls = self._calls.get(key)

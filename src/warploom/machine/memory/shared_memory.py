@@ -116,17 +116,27 @@ class SharedMemory(FlatMemory):
 
         `number` is that of a store which was executed earlier.
         """
-        self.store(address, value, width, mask, what)
-        self.wrote(address, width, mask, warp, number)
+        if self.knowledge is None or mask is not None or isinstance(address, int) or self.reserved % width:
+            self.store(address, value, width, mask, what)
+            self.wrote(address, width, mask, warp, number)
+            return
+        index = self.index(address, width, what)
+        self.views[width][index] = value
+        self._note(index.astype(np.int64) + self.reserved // width, width, warp, number)
 
     def wrote(self, address: int | Array, width: int, mask: Array | None, warp: int, number: int | None = None) -> None:
         """Remember a generic store that a warp has made to valid addresses."""
         if self.knowledge is None:
             return
-        offsets = np.atleast_1d(np.asarray(address, np.int64)) - self.base + self.reserved
+        offsets = np.atleast_1d(np.asarray(address, np.int64)) - (self.base - self.reserved)
         if mask is not None and len(offsets) == len(mask):
             offsets = offsets[mask]
-        rows, number = offsets >> SHIFTS[width], self.knowledge.stored(warp) if number is None else number
+        self._note(offsets >> SHIFTS[width], width, warp, number)
+
+    def _note(self, rows: Array, width: int, warp: int, number: int | None) -> None:
+        """Remember a generic store by its elements of so many bytes."""
+        assert self.knowledge is not None
+        number = self.knowledge.stored(warp) if number is None else number
         self._stores.reshape(-1, width)[rows] = number
         self._unfenced.append((number, warp, rows, width))
         if len(self._unfenced) > self._most:
@@ -147,17 +157,24 @@ class SharedMemory(FlatMemory):
             return
         if not (self._unfenced or self._publications):
             return
-        known, kept, published = self.knowledge.of[warp].tolist(), [], dict[int, list[Array]]()
+        known, kept, stored = self.knowledge.of[warp].tolist(), [], dict[tuple[int, int], list[tuple[int, Array]]]()
         for record in self._unfenced:
             number, writer, rows, width = record
             if number > known[writer]:
                 kept.append(record)
-                continue
-            # The bytes of a store in the order of its elements.
-            places = (rows[:, None] * width + np.arange(width))[self._uncovered(record)]
-            if len(places):
-                published.setdefault(writer, []).append(places)
+            else:
+                stored.setdefault((writer, width), []).append((number, rows))
         self._unfenced = kept
+        published = dict[int, list[tuple[Array, int]]]()
+        for (writer, width), stores in stored.items():
+            rows = np.concatenate([each for _, each in stores])
+            numbers = np.repeat([number for number, _ in stores], [len(each) for _, each in stores])
+            uncovered = self._stores.reshape(-1, width)[rows] == numbers[:, None]
+            if uncovered.all():
+                published.setdefault(writer, []).append((rows, width))
+            elif uncovered.any():
+                places = (rows[:, None] * width + np.arange(width))[uncovered]
+                published.setdefault(writer, []).append((places, 1))
         fence = self.knowledge.stored(warp)
         for each in self._publications:
             # A warp that knows a fence of all these stores passes that on: a second one adds nothing.
@@ -165,21 +182,23 @@ class SharedMemory(FlatMemory):
             if each.newest > covered < latest:
                 each.fences.append((warp, fence, latest))
         for writer, runs in published.items():
-            self._publish(fence, warp, writer, np.concatenate(runs))
+            self._publish(fence, warp, writer, *_joined(runs))
         if len(self._publications) > self._most_published:
             kept_ = [each for each in self._publications if (self._published[each.places] == each.number).any()]
             self._publications, self._most_published = kept_, max(_FEW_FENCES, 2 * len(kept_))
 
-    def _publish(self, fence: int, warp: int, writer: int, places: Array) -> None:
-        """Make stored bytes visible to the async proxy, and remember what it saw before."""
+    def _publish(self, fence: int, warp: int, writer: int, rows: Array, width: int) -> None:
+        """Make stored elements of so many bytes visible to the async proxy, and remember what it saw before."""
         assert self.knowledge is not None
         self._count += 1
-        latest, bounds = int(self.knowledge.of[warp, writer]), (int(places.min()), int(places.max()) + 1)
-        stores, before = self._stores[places], self.async_whole[places]
+        latest, bounds = int(self.knowledge.of[warp, writer]), (int(rows.min()) * width, (int(rows.max()) + 1) * width)
+        seen = self.async_whole.reshape(-1, width)
+        stores, before = self._stores.reshape(-1, width)[rows].reshape(-1), seen[rows].reshape(-1)
         fences, newest = [(warp, fence, latest)], int(stores.max())
+        places = rows if width == 1 else (rows[:, None] * width + np.arange(width)).reshape(-1)
         self._publications.append(_Publication(self._count, writer, places, stores, before, *bounds, fences, newest))
-        self._published[places] = self._count
-        self.async_whole[places] = self.whole[places]
+        self._published.reshape(-1, width)[rows] = self._count
+        seen[rows] = self.whole.reshape(-1, width)[rows]
 
     def seen_by(self, sight: Sight | None, first: int, end: int) -> Bytes:
         """The async view of an operation, of which it reads the bytes from `first` up to `end`."""
@@ -219,3 +238,10 @@ class SharedMemory(FlatMemory):
             self.async_whole.view(np.complex128)[index] = values
         if self.knowledge is not None:
             self._published.reshape(-1, 16)[index] = 0
+
+
+def _joined(runs: list[tuple[Array, int]]) -> tuple[Array, int]:
+    """Elements with their bytes, as elements of one size."""
+    if len(runs) == 1:
+        return runs[0]
+    return np.concatenate([(rows[:, None] * width + np.arange(width)).reshape(-1) for rows, width in runs]), 1

@@ -157,6 +157,12 @@ class _Plan:
     runs: tuple[_Run, ...]
     list: tuple[Calls, Prepared | None] | None = None
     """The calls of native code that do all of it, with what executes them; None where there are none."""
+    span: tuple[int, int] = field(init=False)
+    """The first byte that it reads from shared memory, and the end of the last."""
+
+    def __post_init__(self) -> None:
+        starts, ends = [each.first for each in self.reads], [each.end for each in self.reads]
+        self.span = min(starts, default=0) * GRANULE, max(ends, default=0)
 
     def calls(self, routines: Routines) -> Prepared | None:
         """The calls of native code that do all of it, if native code takes all of it."""
@@ -228,8 +234,7 @@ def execute(warpgroup: Warpgroup, batch: tuple[Issue, ...], seen: Array | None =
         if seen is not None:
             whole = seen
         elif sight is not None and plan.reads:
-            start, end = min(each.first for each in plan.reads) * GRANULE, max(each.end for each in plan.reads)
-            whole = shared.seen_by(sight, start, end)
+            whole = shared.seen_by(sight, *plan.span)
         routines = warpgroup.cta.grid.routines
         calls = None if routines is None else plan.calls(routines)
         if routines is not None and calls is not None:

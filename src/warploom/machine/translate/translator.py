@@ -148,6 +148,8 @@ class Program:
     """The barriers and copies that native code executes, for launches with CTAs that act as a whole or not, and whose
     operations complete as they are issued or not.
     """
+    synchronising: frozenset[int] | None = None
+    """The instructions that may synchronise by memory alone, by the identity of their `Op`; None until a run asks."""
     stored: dict[str, StoredText] = field(default_factory=dict)
     """Whole texts as they are on disk."""
     _texts: dict[str, Text] = field(default_factory=dict)
