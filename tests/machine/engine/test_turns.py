@@ -176,3 +176,41 @@ def test_groups_that_have_passed_a_barrier_are_examined_for_polling(monkeypatch:
                 found.append(threads(POLLED, 256, source=given, schedule="random", seed=seed))
         assert np.array_equal(*found)
         assert (found[0][128:] == 77).all()
+
+
+BARRIERS = """mov.u32 %r40, sh; shl.b32 %r41, %r0, 2; add.u32 %r40, %r40, %r41; mov.u32 %r47, 0; mov.u32 %r48, sh;
+ ROUND: add.u32 %r42, %r0, %r47; st.shared.u32 [%r40], %r42; bar.sync 0; xor.b32 %r43, %r41, 128;
+ add.u32 %r43, %r48, %r43; ld.shared.u32 %r44, [%r43]; bar.sync 1, 128; xor.b32 %r43, %r41, 256;
+ add.u32 %r43, %r48, %r43; ld.shared.u32 %r45, [%r43]; shr.u32 %r46, %r0, 6; setp.eq.u32 %p1, %r46, 0;
+ @%p1 bra FIRST; bar.sync 3, 64; bra MET; FIRST: bar.sync 2, 64; MET: bar.sync 0; add.u32 %r47, %r47, 1;
+ setp.lt.u32 %p2, %r47, 4; @%p2 bra ROUND; add.u32 %r44, %r44, %r45; st.global.u32 [%rd0], %r44;"""
+"""Values that other warps have stored, between barriers of all warps and of two."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_warps_that_native_code_lets_wait_at_barriers_meet_as_in_python(seed: int) -> None:
+    source, steps = np.random.default_rng(seed).integers(0, 1 << 20, 128, np.uint32), []
+    lanes = np.arange(128, dtype=np.uint32)
+    for name, schedule in (("numpy", Random(seed)), ("native", Random(seed)), ("native", Asked(seed))):
+        with engine(name):
+            found = threads(BARRIERS, 128, source=source, schedule=schedule)
+        assert np.array_equal(found[:, 0], (lanes ^ 32) + 3 + (lanes ^ 64) + 3)
+        steps.append((schedule.taken, schedule.below(1 << 30)))
+    assert steps[0] == steps[1] == steps[2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "setp.lt.u32 %p1, %r0, 32; @%p1 bra DONE; bar.sync 1, 128; DONE: st.global.u32 [%rd0], %r0;",
+        "bar.sync 1, 256;",
+        "setp.lt.u32 %p1, %r0, 32; @%p1 bra OTHER; bar.sync 1, 96; bra DONE; OTHER: bar.sync 1; DONE:",
+    ],
+)
+def test_barriers_that_do_not_open_have_the_same_error_after_native_arrivals(body: str) -> None:
+    found = []
+    for name in ("numpy", "native"):
+        with engine(name), pytest.raises(Exception, match=r"[Bb]arrier") as error:
+            threads(body, 128, source=np.zeros(128, np.uint32), schedule="random", seed=2)
+        found.append(str(error.value))
+    assert found[0] == found[1]

@@ -18,7 +18,6 @@ from warploom.machine.core.cta import Cta
 from warploom.machine.core.grid import Grid
 from warploom.machine.core.group import DONE, READY, Group
 from warploom.machine.core.setup import Setup
-from warploom.machine.core.turns import Begun
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.syntax.model import Immediate, Register
 
@@ -344,8 +343,8 @@ class WatchedGrid(Grid):
         super()._count(cta)
         self.cuts.end(cta)
 
-    def _run(self, group: Group, turn: int, begun_by: Begun | None = None) -> int:
-        begun = super()._run(group, turn, begun_by)
+    def _run(self, group: Group, turn: int, number: int = 0, second: int = 0, before: int = -1) -> int:
+        begun = super()._run(group, turn, number, second, before)
         self.cuts.turn(self, group)
         return begun
 

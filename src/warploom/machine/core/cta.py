@@ -20,6 +20,7 @@ from warploom.machine.memory.proxy_visibility import Exchange, Knowledge
 from warploom.machine.memory.shared_memory import SharedMemory
 from warploom.machine.observers.events import BarrierName
 from warploom.machine.routines.mbarrier_rows import MbarrierRows
+from warploom.machine.routines.turn_loop import ARRIVAL_WORDS, ARRIVED, NEEDED
 from warploom.machine.translate.expressions import CTA_SPECIALS
 from warploom.machine.translate.uniform_slots import Uniforms
 
@@ -92,12 +93,14 @@ class Generation:
 class NamedBarrier(Waitable):
     """`bar.sync id`: used by one generation of threads after another."""
 
-    __slots__ = ("cta", "exchange", "generation", "index")
+    __slots__ = ("_name", "cta", "exchange", "generation", "index")
 
     def __init__(self, cta: Cta, index: int) -> None:
         super().__init__()
         self.cta, self.index, self.exchange = cta, index, cta.cluster.exchange()
         self.generation = Generation()
+        self._name: BarrierName | None = None
+        """Its name in events, once there is one."""
 
     def begin(self) -> Generation:
         """The present generation, which counts from now on; native code may have completed some since the last."""
@@ -109,9 +112,11 @@ class NamedBarrier(Waitable):
         """End the present generation, with so many threads: the next one begins."""
         now = self.generation
         self.cta.meetings += threads >= self.cta.live_threads
-        now.over, now.passes = True, now.voters is None and self.exchange is None and self.cta.grid.reporter is None
+        now.over, now.passes = True, now.voters is None and self.cta.grid.reporter is None
         self.generation = Generation()
         self.cta.phases_held[self.index] += 1
+        if now.arrived:
+            self._show()
 
     def pass_alone(self, threads: int) -> Generation:
         """All threads arrive together, and pass."""
@@ -143,15 +148,64 @@ class NamedBarrier(Waitable):
         if yes is not None:
             now.yes += yes
             now.voters = (now.voters or 0) + voters
+        self._show()
         if self.exchange is not None:
             self.exchange.arrive(self.cta.grid.current)
         self._tell("arrive", now, threads)
         self.settle()
 
-    def passed(self, group: Group, generation: Generation) -> None:
-        """A group goes on, with a generation that is over."""
+    def awaits_others(self, group: Group, needed: int | None) -> bool:
+        """Let a whole warp arrive without a vote and wait, if more threads must come; False, and nothing is done, if
+        its arrival is more than that. It is an effect that the caller counts.
+        """
+        now, grid = self.generation, self.cta.grid
+        if now.arrived + WARP >= (self.cta.live_threads if needed is None else needed):
+            return False
+        if grid.reporter is not None or grid.late_barrier or now.voters is not None:
+            return False
+        if not now.arrived:
+            now.number, now.needed = self.cta.phases_held[self.index], needed
+        elif now.needed != needed:
+            return False
+        now.arrived += WARP
+        self._show()
+        if self.exchange is not None:
+            self.exchange.arrive(group)
+        group.token = now
+        group.wait(self)
+        return True
+
+    def completes(self, group: Group, needed: int | None) -> Generation | None:
+        """Let a whole warp arrive without a vote and go on, if it is the last; None, and nothing is done, if its
+        arrival is less or more than that. It is an effect that the caller counts.
+        """
+        now, grid = self.generation, self.cta.grid
+        if not now.arrived or now.arrived + WARP != (self.cta.live_threads if needed is None else needed):
+            return None
+        if grid.reporter is not None or grid.late_barrier or now.voters is not None or now.needed != needed:
+            return None
+        now.arrived += WARP
+        if self.exchange is not None:
+            self.exchange.arrive(group)
+        self.settle()
         if self.exchange is not None:
             self.exchange.leave(group)
+        return now
+
+    def _show(self) -> None:
+        """Let native code know the arrivals; it counts none where threads vote."""
+        now, words, at = self.generation, self.cta.arrivals_held, 1 + ARRIVAL_WORDS * self.index
+        words[at + ARRIVED] = now.arrived if now.voters is None else -1
+        words[at + NEEDED] = now.needed or 0
+
+    def passed(self, group: Group, generation: Generation) -> None:
+        """A group goes on that has not waited."""
+        if self.exchange is not None:
+            self.exchange.leave(group)
+        self.tell_passed(generation)
+
+    def tell_passed(self, generation: Generation) -> None:
+        """Let observers know that a group goes on, with a generation that is over."""
         self._tell("wait", generation)
 
     def _tell(self, kind: str, generation: Generation, threads: int = 0) -> None:
@@ -159,8 +213,9 @@ class NamedBarrier(Waitable):
         reporter = self.cta.grid.reporter
         if reporter is not None:
             verb = "syncs" if "syncs" in reporter.actor.declared else "arrives"
-            name = BarrierName("named", self.cta.index, self.index, f"barrier {self.index}")
-            reporter.tell(kind, verb, barrier=name, phase=generation.number, count=threads)
+            if self._name is None:
+                self._name = BarrierName("named", self.cta.index, self.index, f"barrier {self.index}")
+            reporter.tell(kind, verb, barrier=self._name, phase=generation.number, count=threads)
 
     @property
     def expected(self) -> int:
@@ -180,6 +235,8 @@ class NamedBarrier(Waitable):
             self.end(now.arrived)
             if self.exchange is not None:
                 self.exchange.turn()
+                for group in self.waiters:  # they go on without a step of the barrier
+                    self.exchange.leave(group)
             if self.waiters:
                 self.cta.grid.late.meet(self.cta)
             if self.cta.convoys:
@@ -225,6 +282,9 @@ class Cta:
         """The generations of each named barrier that are over."""
         self.phases_held = self.phases.data
         self.barriers = NamedBarriers(self)
+        self.arrivals = np.zeros(1 + ARRIVAL_WORDS * grid.machine.named_barriers, np.int64)
+        """The live threads, and the arrivals at each named barrier, where native code finds them."""
+        self.arrivals_held = self.arrivals.data
         self.meetings = 0
         """The barriers of all its threads so far; those that native code passes are not counted."""
         self.mbarriers: dict[int, Any] = {}
@@ -270,6 +330,8 @@ class Cta:
         for at, word in enumerate(self._peer_words):
             self._peer[at] = word
         self.phases.fill(0)
+        self.arrivals.fill(0)
+        self.arrivals_held[0] = self.threads
         self.live_threads, self.live, self.present = self.threads, self._live.copy(), self._present.copy()
         for each in (self.barriers, self.mbarriers, self.state, self.at_end, self.at_leave, self.broken):
             each.clear()
@@ -361,6 +423,7 @@ class Cta:
             self.live[group.first_warp] -= gone
             self.present[group.first_warp] &= ~lane_bits(lanes)
         self.live_threads -= gone
+        self.arrivals_held[0] = self.live_threads
         if self.grid.reporter is not None:
             bits = (1 << group.lanes) - 1 if lanes is None else lane_bits(lanes)
             self.grid.reporter.exits(self.index, group.first_warp, bits)

@@ -24,7 +24,7 @@ from warploom.machine.core.schedule import CANCEL, CLUSTER_MODES, TURNS, WARPS, 
 from warploom.machine.core.setup import Setup, Triple, WarpState, resident_bytes, resident_clusters
 from warploom.machine.core.special_registers import RESERVED, shared_specials
 from warploom.machine.core.texts import Texts
-from warploom.machine.core.turns import Begun, ReadyGroups, Turns
+from warploom.machine.core.turns import ReadyGroups, Turns
 from warploom.machine.engine import selection
 from warploom.machine.engine.context import Regions
 from warploom.machine.engine.native import Routines
@@ -259,6 +259,8 @@ class Grid:
         finally:
             if self.reporter is not None:
                 self.reporter.flush()
+            if self._native_turns is not None:
+                self._native_turns.give_back()
         if self.regions is not None and (moved := int(self.regions.moved[0])):
             self.moved[TO_SHARED] = self.moved.get(TO_SHARED, 0) + moved
         if isinstance(self.schedule, Replay):
@@ -267,6 +269,8 @@ class Grid:
 
     def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
         """The schedule's choice, which must be one of the options."""
+        if self._native_turns is not None:
+            self._native_turns.give_back()
         answer = self.schedule.choose(kind, options, groups)
         if not 0 <= answer < len(options):
             what = f"its answer to `{kind}` is {answer!r}, and there are {len(options)} options"
@@ -306,39 +310,53 @@ class Grid:
                         self.launch_next()
 
     def _drawn_steps(self, turns: Turns, ready: ReadyGroups) -> None:
-        """The fast path of a random schedule, while nothing is in flight: native code draws as `_step` lets it."""
-        words = turns.words
+        """The fast path of a random schedule: native code draws, as `_step` lets the schedule, and runs groups."""
+        words, possible, counts, deadline = turns.words, self.flight.possible, self.flight.counts, self._deadline
+        words[turn_loop.LAST], words[turn_loop.BUDGET_AT_EFFECT] = self._last_effects, self._budget_at_effect
+        words[turn_loop.FLOOR], words[turn_loop.COMPLETED] = self._floor, self._completed_at
         while ready.size:
-            if self.flight.possible or self.parked or self.spent or self.has_stale or self.budget < self._floor:
-                return
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                return
-            launch, most = self.can_launch, _TURNS
+            if self.parked or self.spent or self.has_stale or self.budget < self._floor:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            completions, launch, most = len(possible), self.can_launch, _TURNS
             if launch:
                 most = min(most, self._launched_at + _FAIR_STEPS - self._steps)
                 if most <= 0:
-                    return
-                launch = not self._has_enough()
+                    break
+                launch = len(self.clusters) < _ENOUGH_CLUSTERS
+                if launch and completions and counts[CANCEL]:
+                    break  # the schedule draws whether a launch takes work that a resident CTA asks for
             words[turn_loop.BUDGET], words[turn_loop.EFFECTS] = self.budget, self.effects
-            words[turn_loop.LAST], words[turn_loop.BUDGET_AT_EFFECT] = self._last_effects, self._budget_at_effect
-            words[turn_loop.FLOOR] = self._floor
-            why = turns.take(ready, launch, most)
-            self._steps += most - words[turn_loop.LEFT]
-            self._all_ran_at = self._steps
-            if words[turn_loop.LAST] != self._last_effects:
-                self._look_at, self._last_effects = _LOOK_AFTER, words[turn_loop.LAST]
-                self._budget_at_effect = words[turn_loop.BUDGET_AT_EFFECT]
+            if completions:
+                patient = self._patience
+                if self._completed_at - self.budget > patient:
+                    patient = self._patient_for()
+                words[turn_loop.PATIENT] = patient
+            why = turns.take(ready, completions, launch, most)
+            self._all_ran_at = self._steps = self._steps + most - words[turn_loop.LEFT]
             self.budget, self.effects = words[turn_loop.BUDGET], words[turn_loop.EFFECTS]
-            if why == turn_loop.LEAVES:
-                if words[turn_loop.LEFT]:
-                    return
+            self._completed_at = words[turn_loop.COMPLETED]
+            if why == turn_loop.ESCAPE:
+                number, second, before = words[turn_loop.NUMBER], words[turn_loop.PART], words[turn_loop.BEFORE]
+                self._run(ready.at(words[turn_loop.GROUP]), words[turn_loop.TURN], number, second, before)
+            elif why == turn_loop.COMPLETE:
+                self._completed_at = words[turn_loop.COMPLETED] = self.budget
+                self.complete(possible[words[turn_loop.GROUP]])
+            elif why == turn_loop.PYTHON:
+                self._run(ready.at(words[turn_loop.GROUP]), words[turn_loop.TURN])
             elif why == turn_loop.LAUNCH:
                 self.launch_next()
             elif why == turn_loop.EXAMINE:
                 self._examine(ready.at(words[turn_loop.GROUP]))
-            elif why != turn_loop.DRAWN_OUT:
-                begun = turns.begun() if why == turn_loop.ESCAPE else None
-                self._run(ready.at(words[turn_loop.GROUP]), words[turn_loop.TURN], begun)
+            elif why == turn_loop.OVERDUE:
+                if self._patient_for() <= patient:
+                    break
+            elif why == turn_loop.LEAVES and words[turn_loop.LEFT]:
+                break
+        if words[turn_loop.LAST] != self._last_effects:
+            self._look_at, self._last_effects = _LOOK_AFTER, words[turn_loop.LAST]
+            self._budget_at_effect = words[turn_loop.BUDGET_AT_EFFECT]
 
     def _step(self) -> bool:
         """Ask the schedule for one step; False when the grid is done."""
@@ -390,12 +408,17 @@ class Grid:
         A CTA whose warps poll together, with barriers between them, is suspended late. Each time that groups go on
         without waiting, the next operation has to wait less.
         """
-        since = self._completed_at - self.budget
-        if since <= self._patience or since <= self._patience * sum(map(len, (each.live for each in self.live_ctas()))):
+        if self._completed_at - self.budget <= self._patient_for():
             return False
         self._completed_at = self.budget
         self._patience = max(self._patience // 4, _LEAST_INSTRUCTIONS)
         return True
+
+    def _patient_for(self) -> int:
+        """The instructions for which groups may go on until an operation must complete, or a part of them."""
+        if self._completed_at - self.budget <= self._patience:
+            return self._patience
+        return self._patience * max(sum(len(each.live) for each in self.live_ctas()), 1)
 
     def _take(self, step: Operation | Store) -> None:
         """Let an operation complete, or a store reach memory."""
@@ -404,19 +427,16 @@ class Grid:
         elif self.buffers is not None:
             self.buffers.commit(step)
 
-    def _run(self, group: Group, turn: int, begun_by: Begun | None = None) -> int:
+    def _run(self, group: Group, turn: int, number: int = 0, second: int = 0, before: int = -1) -> int:
         """Give a group its turn; one whose turns have no effect may only be polling, and is then suspended. Returns the
         number of blocks that it began.
 
-        Native code may have begun the turn: then the number of a record that it has left to Python, whether that is in
-        the second part of the turn, and the effects before the turn.
+        Native code may have begun the turn: then the `number` of a record that it has left to Python, whether that is
+        in the `second` part of the turn, and the effects `before` the turn.
         """
         if self._interrupted is not None and not self._interrupted.starved(f"{group.cta.name} {group.name}"):
             turn = _TURN
-        effects, first = self.effects, min(turn, group.row[PATIENCE])
-        number, second = 0, False
-        if begun_by is not None:
-            number, second, effects = begun_by
+        effects, first = before if number else self.effects, min(turn, group.row[PATIENCE])
         begun = group.run(turn - first if second else first, number)
         if self.budget < self.texts.count_at:
             self.setup.at_length()
@@ -662,11 +682,12 @@ class Grid:
     def complete(self, operation: Operation, *, listed: bool = True) -> None:
         """Let an operation take effect."""
         self.effects += 1
-        flight = operation.cluster.mode.flight
+        cluster = operation.cluster
+        flight = cluster.mode.flight
         if listed:
             flight.remove(operation)
         for each in self.rounds:
-            each.touched |= each.cluster is operation.cluster
+            each.touched |= each.cluster is cluster
         before, self.current, self.sight = self.current, operation.issuer, operation.sight
         if self.reporter is None:
             operation.run()
@@ -674,11 +695,12 @@ class Grid:
             self.reporter.complete(operation)
         self.current = before
         operation.done = True
-        flight.follow(operation)
+        if operation.followers:
+            flight.follow(operation)
         for waitable in operation.then:
             waitable.notify()
         if listed:
-            operation.cluster.in_flight -= 1
+            cluster.in_flight -= 1
 
     def discard(self) -> None:
         """Release everything, after a fault too: resident CTAs refer to the grid."""

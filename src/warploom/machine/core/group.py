@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.threads import WARP_LANES, WARPGROUP_WARPS
-from warploom.machine.core.lane_masks import lane_list
+from warploom.machine.core.lane_masks import by_target, lane_list, one_away
 from warploom.machine.core.special_registers import LaneSpecials, lane_specials
 from warploom.machine.engine.access_log import agent_number
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.context import AGENT, BUDGET, COUNTS, EFFECTS, LEFT, STOP, UNIFORMS, Context, table_of
 from warploom.machine.memory import guard_pages
 from warploom.machine.memory.byte_memory import LocalMemory
+from warploom.machine.routines import turn_loop
 from warploom.machine.routines.late_copies import NO_RING
 from warploom.machine.routines.turn_loop import BLOCKS, CONTEXT, GROUP_WORDS, IDLE, PATIENCE, PC, RESUME
 from warploom.machine.routines.turn_loop import COUNTS as COUNT_ROWS
@@ -192,6 +193,7 @@ class Group:
             row = np.zeros(GROUP_WORDS, np.int64)
             self.row, self.row_address = row.data, address_of(row)
             self.row[UNIFORM_ROWS], self.row[COUNT_ROWS] = self._addresses
+            self.row[turn_loop.ARRIVALS] = address_of(cta.arrivals)
         self._made: tuple[Functions, Table | None] | None = None
         self._made_for: tuple[bool, Flavour | None] = (False, None)
         self._shown: Table | None = None
@@ -240,24 +242,45 @@ class Group:
 
     def show(self) -> None:
         """Let native code execute the group's turns, where Python need not begin them."""
-        row = self.row
+        row, table = self.row, self._shown
         if self.mask is not None:
             row[BLOCKS] = 0
             return
-        usual = self.cta.mode.flavour
-        if self._shown_for is not usual:
-            self._shown_for, self._shown = usual, self.code(masked=False, usual=True)[1]
-        table = self._shown
-        row[BLOCKS] = 0
+        if self._shown_for is not self.cta.mode.flavour:
+            table = self._show_table()
         if table is None:
             return
         if self.token is not None:
             # A barrier that it has waited for: where nothing notes that it passes, it goes on after it.
-            if not getattr(self.token, "passes", False) or table.waiting[row[PC]] < 0:
+            waiting = table.waiting[row[PC]]
+            if waiting < 0 or not getattr(self.token, "passes", False):
+                row[BLOCKS] = 0
                 return
             self._resumed = table, self.token
-            self.token, row[RESUME] = None, table.after[table.waiting[row[PC]]]
-        row[BLOCKS], row[CONTEXT] = table.blocks_at, self._context().address
+            self.token, row[RESUME] = None, table.after[waiting]
+        row[BLOCKS] = table.blocks_at
+
+    def _show_table(self) -> Table | None:
+        """Let native code know the table of the usual flavour, and what it needs to execute it."""
+        row, grid = self.row, self.grid
+        self._shown_for = self.cta.mode.flavour
+        table = self._shown = self.code(masked=False, usual=True)[1]
+        row[BLOCKS] = 0
+        if table is not None:
+            row[CONTEXT] = self._context().address
+            may_wait = self.warps == 1 and grid.reporter is None and not grid.late_barrier
+            row[turn_loop.BARRIERS] = table.barriers_at if may_wait else 0
+        return table
+
+    def wait_at(self, number: int) -> None:
+        """Wait at the barrier of a record, at which native code has let the warp arrive."""
+        table = self._shown
+        assert table is not None
+        self.row[PC] = self.at = table.records[number - 1].block
+        index, needed = table.barrier(number)
+        if not self.cta.barriers[index].awaits_others(self, needed):
+            raise AssertionError("native code let a warp wait at a barrier that it completes")
+        self.grid.local_effects += 1  # native code has counted the effect
 
     @property
     def sees_change(self) -> bool:
@@ -367,7 +390,7 @@ class Group:
 
         With the `number` of a record, native code has begun the turn and left an instruction to Python.
         """
-        grid, costs = self.grid, self.cta.program.costs
+        grid = self.grid
         grid.current = self
         if number:
             functions, table = self.code(masked=False)
@@ -377,7 +400,7 @@ class Group:
             after, left, budget = self._turn(steps, grid.budget)
         pc = self.at
         if after > PARTED:
-            self.pc = pc
+            self.row[PC] = pc
         grid.budget = budget - self._debt
         self._debt = 0
         if after >= 0:
@@ -393,7 +416,7 @@ class Group:
                 self.end()
         elif after == PARTED:
             self.counts[pc] += 1
-            grid.budget -= costs[pc] * self.warps
+            grid.budget -= self.cta.program.costs[pc] * self.warps
         return max(steps - left + (after < 0), 1)
 
     def _turn(self, left: int, budget: int) -> tuple[int, int, int]:
@@ -461,7 +484,7 @@ class Group:
     def _go_on(self, functions: Functions, table: Table, number: int, stop: int) -> tuple[int, int, int]:
         """Execute the instruction of a record, and native code after it, as in `walk`; or end, without a record."""
         mask, u, grid, records = self.mask, self.u, self.grid, table.records
-        context, run, at = self._context(), table.engine.run, 0
+        context, run, at = self._native or self._context(), table.engine.run, 0
         words, address = context.words, context.address
         try:
             while number > 0:
@@ -568,7 +591,7 @@ class Group:
             if 1 not in yes.tobytes():
                 return fall
         else:
-            if self.warps > 1 and self.cta.mode.detours and (number := _one_away(condition, taken, fall, join)) >= 0:
+            if self.warps > 1 and self.cta.mode.detours and (number := one_away(condition, taken, fall, join)) >= 0:
                 return self._detour(number, fall if taken == join else taken, join)
             yes, no = condition.copy(), ~condition
         return self._split([(yes, taken), (no, fall)], join)
@@ -675,7 +698,7 @@ class Group:
 
     def split_lanes(self, ways: list[tuple[Array, int]], join: int) -> None:
         """Split lanes of one warp until they reconverge; where some only exit, the others stay together."""
-        ways = self._leave(_by_target(ways))
+        ways = self._leave(by_target(ways))
         if not ways:
             self._finish()
             return
@@ -775,22 +798,3 @@ class Group:
         self.joined = np.zeros(self.lanes, np.bool_)
         self.grid.woken(free)
         return True
-
-
-def _one_away(condition: Array, taken: int, fall: int, join: int) -> int:
-    """The only warp that does not go to the join of a branch at once, as a whole; -1 if there is no such warp."""
-    if join not in (taken, fall):
-        return -1
-    lanes, away = condition.tobytes(), int(fall == join)
-    if lanes.count(away) != WARP:
-        return -1
-    first = lanes.index(away)
-    return first // WARP if not first % WARP and lanes.count(away, first, first + WARP) == WARP else -1
-
-
-def _by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
-    """Ways that lead to one place are one way."""
-    found: dict[int, Array] = {}
-    for lanes, target in ways:
-        found[target] = found[target] | lanes if target in found else lanes
-    return [(lanes, target) for target, lanes in found.items()]

@@ -1,4 +1,4 @@
-"""Masks of lanes as bits, and in the words of messages."""
+"""Masks of lanes as bits, in the words of messages, and where a branch takes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from warploom.hardware.threads import WARP_LANES
 
 Array = npt.NDArray[Any]
 _MOST_RUNS = 8
@@ -35,3 +37,23 @@ def lanes_named(mask: Array) -> str:
     if listed.count(",") >= _MOST_RUNS:
         listed = f"{','.join(listed.split(',')[:4])},… ({lane_bits(mask):#010x})"
     return f"lane {listed}" if listed.isdigit() else f"lanes {listed}"
+
+
+def one_away(condition: Array, taken: int, fall: int, join: int) -> int:
+    """The only warp that does not go to the join of a branch at once, as a whole; -1 if there is no such warp."""
+    if join not in (taken, fall):
+        return -1
+    lanes, away = condition.tobytes(), int(fall == join)
+    if lanes.count(away) != WARP_LANES:
+        return -1
+    first = lanes.index(away)
+    whole = not first % WARP_LANES and lanes.count(away, first, first + WARP_LANES) == WARP_LANES
+    return first // WARP_LANES if whole else -1
+
+
+def by_target(ways: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
+    """Ways that lead to one place are one way."""
+    found: dict[int, Array] = {}
+    for lanes, target in ways:
+        found[target] = found[target] | lanes if target in found else lanes
+    return [(lanes, target) for target, lanes in found.items()]

@@ -37,7 +37,7 @@ from warploom.diagnostics import Diag
 from warploom.machine.core.options import family_of
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.store_buffers import FAMILIES as STORES
-from warploom.machine.routines.turn_loop import TURN_BITS
+from warploom.machine.routines.turn_loop import BIAS_BITS, TURN_BITS
 
 
 @runtime_checkable
@@ -169,6 +169,7 @@ class Bias(Enum):
 
 
 _BIASES = Bias.ANY, Bias.ANY, Bias.LATE, Bias.STEADY
+"""By the bits of a draw, as in `routines/turn_loop.py`."""
 _BIAS_STEPS = (8, 32, 128, 512)
 """Steps that a bias lasts."""
 
@@ -230,10 +231,11 @@ class Random:
     draws: Draws = field(init=False, repr=False)
     taken: int = field(default=0, init=False, repr=False)
     """Turns so far."""
-    _asked: bool = field(default=False, init=False, repr=False)
+    biased: bool = field(default=False, init=False, repr=False)
     """True if the mode of a cluster was chosen: then few clusters must show what all would show, and biases help."""
-    _bias: Bias = field(default=Bias.ANY, init=False, repr=False)
-    _bias_left: int = field(default=0, init=False, repr=False)
+    bias: int = field(default=0, init=False, repr=False)
+    """The number of the present bias."""
+    bias_left: int = field(default=0, init=False, repr=False)
     """Steps with an operation in flight until the next bias."""
 
     def __post_init__(self) -> None:
@@ -259,9 +261,11 @@ class Random:
         bits = self.draws.bits(TURN_BITS)
         return bits >> 2 & _TURN_MASKS[bits & 3]
 
-    def limits(self) -> tuple[int, tuple[int, ...]]:
-        """The number of turns of one block, and the masks of the lengths of later ones, for native code."""
-        return _SHORT_TURNS, _TURN_MASKS
+    def limits(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """The number of turns of one block, the masks of the lengths of later ones, and the steps that biases last, for
+        native code.
+        """
+        return _SHORT_TURNS, _TURN_MASKS, _BIAS_STEPS
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
         if kind == "turn":
@@ -269,9 +273,9 @@ class Random:
         if kind == "lockstep" and options[0] == CLUSTER_MODES[0]:
             weights = _WEIGHTS[len(options)]
             answer = bisect_right(weights, self.draws.fraction())
-            if answer and not self._asked and len(options) == len(CLUSTER_MODES):
+            if answer and not self.biased and len(options) == len(CLUSTER_MODES):
                 self.taken = _SHORT_TURNS  # the first cluster shows none of its interleavings: no turn need be short
-            self._asked = True
+            self.biased = True
             return answer
         if kind == "lockstep":
             return int(self.taken >= _SHORT_TURNS and self.draws.fraction() < _LOCKSTEP)
@@ -283,7 +287,7 @@ class Random:
         if kind != "step" or count == groups:
             return self.below(count)
         launch = bool(options[-1] == "launch")
-        if self._asked and groups and count - launch > groups:
+        if self.biased and groups and count - launch > groups:
             bias = self._bias_now()
             if bias is Bias.LATE:
                 return self.below(groups)
@@ -296,11 +300,11 @@ class Random:
 
     def _bias_now(self) -> Bias:
         """The bias of a step; a new one is drawn when the last is over."""
-        if not self._bias_left:
-            bits = self.draws.bits(4)
-            self._bias, self._bias_left = _BIASES[bits & 3], _BIAS_STEPS[bits >> 2]
-        self._bias_left -= 1
-        return self._bias
+        if not self.bias_left:
+            bits = self.draws.bits(BIAS_BITS)
+            self.bias, self.bias_left = bits & 3, _BIAS_STEPS[bits >> 2]
+        self.bias_left -= 1
+        return _BIASES[self.bias]
 
 
 @dataclass

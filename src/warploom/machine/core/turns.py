@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from warploom.machine.routines import turn_loop as loop
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine
+
+
+_LOOP = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class ReadyGroups(Sequence[Group]):
@@ -44,14 +47,14 @@ class ReadyGroups(Sequence[Group]):
 
     def append(self, group: Group) -> None:
         """Add a group after all others."""
-        if self.size + 1 >= len(self._array):
+        size, address = self.size, group.row_address
+        if size + 1 >= len(self._array):
             self._array = np.concatenate([self._array, np.zeros_like(self._array)])
             self._words, self.address = self._array.data, address_of(self._array)
-        address = group.row_address
         self._groups[address] = group
         group.show()
-        self._words[self.size] = address
-        self.size += 1
+        self._words[size] = address
+        self.size = size + 1
 
     def extend(self, groups: list[Group]) -> None:
         for group in groups:
@@ -79,16 +82,6 @@ class ReadyGroups(Sequence[Group]):
         return self._groups[address]
 
 
-class Begun(NamedTuple):
-    """A turn that native code has begun: the number of a record that it leaves to Python, whether that is in the second
-    part of the turn, and the effects before the turn.
-    """
-
-    number: int
-    second: bool
-    effects: int
-
-
 class Turns:
     """Calls the loop of an engine, with the draws of a schedule. After a call `words` has its results."""
 
@@ -97,34 +90,46 @@ class Turns:
         self._array = np.zeros(loop.ARGUMENTS, np.int64)
         self.words: Any = self._array.data
         """The arguments of the loop (`routines/turn_loop.py`). Its caller sets the progress of the grid (`BUDGET` to
-        `BUDGET_AT_EFFECT`) and the `FLOOR` before each call."""
-        self.words[loop.SHORT], masks = schedule.limits()
-        for at, mask in enumerate(masks, loop.MASKS):
-            self.words[at] = mask
+        `BUDGET_AT_EFFECT`, `FLOOR` and `COMPLETED`) and `PATIENT` before each call."""
+        self.words[loop.SHORT], masks, steps = schedule.limits()
+        for at, word in (*enumerate(masks, loop.MASKS), *enumerate(steps, loop.BIAS_STEPS)):
+            self.words[at] = word
         self.words[loop.LOOK_AFTER] = look_after
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-        self._run = prototype(engine.address(loop.TurnLoop()))
-        self._enter, self._address, self._drawn_from = engine.enter, address_of(self._array), 0
+        self._run = _LOOP(engine.address(loop.TurnLoop()))
+        self._enter, self._address, self._has_draws = engine.enter, address_of(self._array), False
 
-    def take(self, ready: ReadyGroups, launches: bool, most: int) -> int:
-        """Execute turns of ready groups, as many as `most`; `launches`: a cluster can be launched. Returns why it ends:
-        `words` has the turns that are left.
-        """
+    def give_back(self) -> None:
+        """Let the schedule draw, where native code has drawn last."""
+        if self._has_draws:
+            words, schedule = self.words, self._schedule
+            schedule.draws.at, schedule.taken = words[loop.AT], words[loop.TAKEN]
+            schedule.bias, schedule.bias_left = words[loop.BIAS], words[loop.BIAS_LEFT]
+            self._has_draws = False
+
+    def _take_draws(self) -> None:
+        """Let native code draw, where the schedule has drawn last."""
         words, schedule = self.words, self._schedule
         draws = schedule.draws
-        if self._drawn_from != draws.address:
-            self._drawn_from = words[loop.DRAWS] = draws.address
-            words[loop.END] = draws.end
-        words[loop.READY], words[loop.COUNT] = ready.address, ready.size
-        words[loop.AT], words[loop.TAKEN] = draws.at, schedule.taken
-        words[loop.LAUNCHES], words[loop.LEFT] = launches, most
-        why: int = self._run(self._address, self._enter)
-        ready.size, draws.at, schedule.taken = words[loop.COUNT], words[loop.AT], words[loop.TAKEN]
-        if why == loop.DRAWN_OUT:
-            draws.refill()
-        return why
+        words[loop.DRAWS], words[loop.END], words[loop.AT] = draws.address, draws.end, draws.at
+        words[loop.TAKEN], words[loop.BIASED] = schedule.taken, schedule.biased
+        words[loop.BIAS], words[loop.BIAS_LEFT] = schedule.bias, schedule.bias_left
+        self._has_draws = True
 
-    def begun(self) -> Begun:
-        """The turn of which an instruction is left to Python."""
+    def take(self, ready: ReadyGroups, possible: int, launches: bool, most: int) -> int:
+        """Take steps, as many as `most`: turns of ready groups, or completions of so many operations that are
+        `possible`; `launches`: a cluster can be launched. Returns why it ends: `words` has the steps that are left.
+        """
         words = self.words
-        return Begun(words[loop.NUMBER], bool(words[loop.PART]), words[loop.BEFORE])
+        if not self._has_draws:
+            self._take_draws()
+        words[loop.READY], words[loop.COUNT], words[loop.WAITING] = ready.address, ready.size, 0
+        words[loop.LAUNCHES], words[loop.LEFT], words[loop.POSSIBLE] = launches, most, possible
+        why: int = self._run(self._address, self._enter)
+        ready.size = words[loop.COUNT]
+        if waiting := words[loop.WAITING]:
+            for at in range(loop.WAITS, loop.WAITS + 2 * waiting, 2):
+                ready.at(words[at]).wait_at(words[at + 1])
+        if why == loop.DRAWN_OUT:
+            self.give_back()
+            self._schedule.draws.refill()
+        return why

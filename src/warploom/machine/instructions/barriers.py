@@ -116,7 +116,7 @@ def _pass(op: Op, g: Group, mask: Array | None, index: Any, count: Any, votes: A
     if isinstance(g.token, Generation):
         if g.token.over:
             over, g.token = g.token, None
-            _barrier(g, mask, index).passed(g, over)
+            _barrier(g, mask, index).tell_passed(over)
             return over
         g.wait(_barrier(g, mask, index))
         return None
@@ -156,6 +156,15 @@ def sync(op: Op) -> Run:
     """Arrive, and wait until enough threads have."""
 
     def run(g: Group, mask: Array | None, index: Any, count: Any = None) -> bool:
+        if g.token is None and g.warps == 1 and mask is g.mask is None and index.__class__ is int:
+            # The usual case of warps that run one by one: others have not come yet, or all have.
+            barrier, needed = g.cta.barriers.get(index), _needed(g, mask, count)
+            if barrier is not None and barrier.awaits_others(g, needed):
+                g.grid.count_local_effect()
+                return False
+            if barrier is not None and not g.cta.convoys and barrier.completes(g, needed) is not None:
+                g.grid.count_local_effect()
+                return True
         return _pass(op, g, mask, index, count) is not None
 
     return run

@@ -40,7 +40,17 @@ from warploom.machine.translate import arithmetic as alu
 from warploom.machine.translate.expressions import CLOCKS, Writer, kind_of, literal
 from warploom.machine.translate.memory_access import Memory
 from warploom.machine.translate.native_copies import COPIES, LATE
-from warploom.machine.translate.records import IN_TABLE, BlockAt, Constant, Record, RecordAt, Table, Word, weights_of
+from warploom.machine.translate.records import (
+    IN_TABLE,
+    NAMED_BARRIERS,
+    BlockAt,
+    Constant,
+    Record,
+    RecordAt,
+    Table,
+    Word,
+    weights_of,
+)
 from warploom.machine.translate.register_layout import Layout
 from warploom.machine.translate.uniform_slots import UniformSlots
 from warploom.ptx.analysis import control_flow as flows
@@ -60,7 +70,6 @@ _MEMORY = {"ld": False, "ldu": False, "st": True}
 _LARGEST_ELEMENT = 8
 _ALL_LANES = (1 << WARP_LANES) - 1
 _WORD = (1 << 64) - 1
-_NAMED_BARRIERS = 16
 _MMA_ROWS = 16
 NOTHING = frozenset({"prefetch", "prefetch.tensormap", "discard", "applypriority", "pmevent", "nanosleep", "brkpt"})
 """Hints, which change nothing that a run can see."""
@@ -437,7 +446,7 @@ class TableWriter:
         index = op.operands["a"]
         if not self._alone or id(op) in self._apart_after:
             return None
-        if not isinstance(index, Immediate) or not 0 <= index.value < _NAMED_BARRIERS or op.operands["b"] is not None:
+        if not isinstance(index, Immediate) or not 0 <= index.value < NAMED_BARRIERS or op.operands["b"] is not None:
             return None
         words: list[Word] = [8 * int(index.value), *self.site(op)]
         return Record(op, self._known(("bar", self.logged), lambda: Barrier(self.logged)), words)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.engine.control_kernels import Goto
+from warploom.machine.routines.turn_loop import barrier_of, barrier_word
 from warploom.ptx.isa.table import Op
+from warploom.ptx.syntax.model import Immediate
 
 if TYPE_CHECKING:
     from warploom.machine.engine.native import Engine, Kernel
@@ -38,6 +41,8 @@ class RecordAt:
     number: int = -1
 
 
+NAMED_BARRIERS = 16
+"""The barriers of a CTA that native code knows."""
 Word = int | Constant | BlockAt | RecordAt
 """A word of a record: a number, a scalar operand that is placed after the records, or the distance to a record."""
 
@@ -57,6 +62,21 @@ class Record:
     words: list[Word]
     block: int = -1
     function: int = -1
+
+
+def _barrier_of(record: Record) -> int:
+    """The word of a barrier that Python executes, for all lanes of a warp and with operands that are known; else 0."""
+    op = record.op
+    if op is None or op.family != "bar.sync" or record.function < 0 or op.instruction.guard is not None:
+        return 0
+    index, count = op.operands["a"], op.operands["b"]
+    if not isinstance(index, Immediate) or not 0 <= index.value < NAMED_BARRIERS:
+        return 0
+    if count is None:
+        return barrier_word(int(index.value), None)
+    if not isinstance(count, Immediate) or count.value <= 0 or count.value % WARP_LANES:
+        return 0
+    return barrier_word(int(index.value), int(count.value))
 
 
 _IN_LOOP = 16
@@ -96,6 +116,8 @@ class Table:
     after: list[int] = field(init=False)
     """For each record the host address of the next instruction's."""
     _calls: tuple[list[Kernel], npt.NDArray[np.int64]] | None = field(init=False, default=None)
+    _barriers: npt.NDArray[np.int64] | None = field(init=False, default=None)
+    _barriers_held: Any = field(init=False, default=None)
     _has_run: bool = field(init=False, default=False)
     _rare: set[Kernel] | None = field(init=False, default=None)
     """Kernels that the reference executes for a while."""
@@ -113,6 +135,18 @@ class Table:
             same = number + 1 < len(records) and records[number].op is records[number + 1].op is not None
             same = same and records[number].block == records[number + 1].block
             self.after[number] = self.after[number + 1] if same else self.starts[number + 1]
+
+    @property
+    def barriers_at(self) -> int:
+        """The host address of a word for each record: the barrier at which a warp waits there, or 0."""
+        if self._barriers is None:
+            self._barriers = np.array([_barrier_of(record) for record in self.records], np.int64)
+            self._barriers_held = self._barriers.data
+        return address_of(self._barriers)
+
+    def barrier(self, number: int) -> tuple[int, int | None]:
+        """The barrier of a record, by its number, and the threads that complete it."""
+        return barrier_of(self._barriers_held[number - 1])
 
     def enter_addresses(self) -> None:
         """Call kernels where they are now."""
