@@ -62,7 +62,6 @@ def test_events_of_kernels_do_not_depend_on_the_engine(call: str, monkeypatch: p
     assert found.events == wanted.events
     # A log that is often full leaves instructions to the reference.
     monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
-    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
     few = Batches()
     observed("native", call, [few])
     assert few.events == wanted.events

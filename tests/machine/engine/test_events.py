@@ -14,7 +14,6 @@ from tests.machine.simt import threads
 from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.engine import access_log
-from warploom.machine.observers import reporting
 from warploom.machine.observers.events import Batch, Event
 
 pytest.importorskip("llvmlite")
@@ -106,7 +105,6 @@ def test_events_do_not_depend_on_the_engine(body: str, schedule: str, monkeypatc
     assert mixed[0].events == mixed[1].events == wanted.events
     # A log that is often full leaves instructions to the reference.
     monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
-    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
     few = Batches()
     assert np.array_equal(seen(text, "native", schedule, [few]), expected)
     assert few.events == wanted.events
@@ -124,7 +122,6 @@ def test_events_of_kernels_do_not_depend_on_the_engine(name: str, monkeypatch: p
     assert seen_by(Each(), "native") == wanted
     assert seen_by(Batches(), "native") == wanted
     monkeypatch.setattr(access_log, "MOST_ENTRIES", 3)
-    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
     assert seen_by(Batches(), "native") == wanted
 
 

@@ -66,7 +66,8 @@ class AccessLog:
 
     def __init__(self) -> None:
         self._array = np.zeros(HEADER_WORDS, np.uint64)
-        self.header, self._words = address_of(self._array), self._array.data
+        self.header, self.words = address_of(self._array), self._array.data
+        """The host address of the header, and its words."""
         self._begin()
 
     def _begin(self) -> None:
@@ -74,31 +75,24 @@ class AccessLog:
         buffer, entries = _free_buffer()
         self._entries = buffer[: entries * WORDS].reshape(entries, WORDS)
         self._rows = buffer[entries * WORDS :].reshape(entries, MOST_LANES)
-        self._start = start = address_of(self._entries)
-        self._words[NEXT] = self._words[ENTRIES] = start
-        self._words[END], self._words[ROWS] = start + self._entries.nbytes, address_of(self._rows)
-
-    @property
-    def operations(self) -> int:
-        """The number of asynchronous operations that were issued."""
-        return self._words[OPERATIONS]
-
-    @operations.setter
-    def operations(self, count: int) -> None:
-        self._words[OPERATIONS] = count
+        self.start = start = address_of(self._entries)
+        self.half = start + 4 * WORDS * MOST_ENTRIES
+        """The host addresses of the first entry, and of the one after half of the most."""
+        self.words[NEXT] = self.words[ENTRIES] = start
+        self.words[END], self.words[ROWS] = start + self._entries.nbytes, address_of(self._rows)
 
     @property
     def is_empty(self) -> bool:
-        return self._words[NEXT] == self._start
+        return self.words[NEXT] == self.start
 
     @property
     def is_full(self) -> bool:
-        return self._words[NEXT] == self._words[END]
+        return self.words[NEXT] == self.words[END]
 
     @property
     def count(self) -> int:
         """The number of entries."""
-        return (self._words[NEXT] - self._start) // (8 * WORDS)
+        return (self.words[NEXT] - self.start) // (8 * WORDS)
 
     def add(self, site: int, agent: int, lanes: int, changes: int, addresses: int | Array) -> None:
         """Append an entry; the log must not be full."""
@@ -112,7 +106,7 @@ class AccessLog:
         else:
             entry[STEP] = UNEVEN
             self._rows[count, : len(addresses)] = addresses
-        self._words[NEXT] += 8 * WORDS
+        self.words[NEXT] += 8 * WORDS
 
     def take(self) -> tuple[Array, Array]:
         """The entries since the last call, and their rows of addresses, which stay as they are."""

@@ -92,7 +92,7 @@ class Again:
         """The kind of their groups, and the number of the first one's; those of the others follow at a distance."""
         self._number = number
         """The number of the first warp's part of the first operation; those of the others follow."""
-        self._events: list[WarpEvents] = []
+        self._events: list[WarpEvents] | None = None
 
     @property
     def total(self) -> int:
@@ -127,9 +127,9 @@ class Again:
         return [touch for touch in touches if touch.space == "global" and touch.verb in ("reads", "writes")]
 
     def events(self) -> list[WarpEvents]:
-        number, found = self._number, self._events
-        if found:
-            return found
+        if self._events is not None:
+            return self._events
+        number, found = self._number, list[WarpEvents]()
         for at, (agents, source, touches) in enumerate(self._operations.each):
             group = CommitGroup(self._kind, self.group + at * self._step)
             rest = source, touches, engine_in(touches), None, None, 0, group, number, *PLAIN
@@ -142,6 +142,7 @@ class Again:
                     )
                 found.append(_new(WarpEvents, (verb, "operation", who, *rest)))
             number += len(agents)
+        self._events = found
         return found
 
 
@@ -155,7 +156,7 @@ class Committed:
         self._issued, self._commits, self._completes = issued, commits, completes
         self.group = issued.group
         self.total = issued.total * (1 + completes) + len(issued.agents)
-        self._events: list[WarpEvents] = []
+        self._events: list[WarpEvents] | None = None
 
     @property
     def cta(self) -> Triple:
@@ -171,7 +172,8 @@ class Committed:
 
     def events(self) -> list[WarpEvents]:
         found, issued = self._events, self._issued
-        if not found:
+        if found is None:
+            found = self._events = []
             source, declared = self._commits
             rest = source, (), declared, None, None, 0, issued.commit_group, 0, *PLAIN
             found += [*issued.events(), _new(WarpEvents, ("issue", "commits", issued.agents, *rest))]
@@ -201,7 +203,7 @@ class Commit:
         self._touch, self._declared, self._barrier, self._number, self._ends = touch, declared, barrier, number, ends
         self._kind, self.group = group
         self.phase = phase
-        self._events: list[WarpEvents] = []
+        self._events: list[WarpEvents] | None = None
 
     @property
     def total(self) -> int:
@@ -220,9 +222,9 @@ class Commit:
         return []
 
     def events(self) -> list[WarpEvents]:
-        found = self._events
-        if found:
-            return found
+        if self._events is not None:
+            return self._events
+        found = self._events = list[WarpEvents]()
         (agent, lanes, source), number, touches = self._who, self._number, (self._touch,)
         arrives, phase = self._declared
         rest = source, touches, engine_in(touches), None, None, 0, CommitGroup(self._kind, self.group), number, *PLAIN

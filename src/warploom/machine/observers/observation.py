@@ -359,11 +359,12 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
     def wrapped(group: Group, mask: Array | None, *operands: Any) -> Any:
         live = mask if mask is not None else group.mask
         before, lanes = reporter.actor, reporter.lanes
-        actor = Actor(agent_of(group.cta.index, group.first_warp), lanes_as_bits(live, group.lanes), source, declared)
-        reporter.acts(actor)
+        bits = (1 << group.lanes) - 1 if live is None else lanes_as_bits(live, group.lanes)
+        reporter.actor = actor = Actor(agent_of(group.cta.index, group.first_warp), bits, source, declared)
+        reporter.lanes = bits
         result = run(group, mask, *operands)
-        if not blocks or (result is not None if has_outputs else result):
-            reporter.narrow(actor.lanes)
+        if verbs and (not blocks or (result is not None if has_outputs else result)):
+            reporter.lanes = bits
             for verb in verbs:
                 if verb not in actor.reported:
                     reporter.tell(_KIND[verb], verb)

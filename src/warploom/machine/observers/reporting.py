@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Loc
-from warploom.machine.engine.access_log import CHANGES, LANES, MOST_ENTRIES, MOST_LANES, WORDS, AccessLog
+from warploom.machine.engine.access_log import CHANGES, LANES, MOST_LANES, NEXT, OPERATIONS, WORDS, AccessLog
 from warploom.machine.observers.deferred import Again, Agents, Commit, Committed, Deferred, Operations, engine_in
 from warploom.machine.observers.events import (
     WORD,
@@ -114,8 +114,11 @@ class Reporter:
         self._single: list[Observer] = [each for each in self.observers if not isinstance(each, BatchObserver)]
         self.completions = any(getattr(each, "needs_completions", True) for each in self.observers)
         """True if the completion of every operation is reported."""
-        self._others: list[tuple[int, WarpEvents | Deferred]] = []
-        """Events for those that get batches, each after so many entries of the log."""
+        self._others: list[WarpEvents | Deferred] = []
+        self._ends: list[int] = []
+        """Events for those that get batches, and the end of the log before each."""
+        self._waiting = 0
+        """The number of these events, each warp's counted."""
         self.actor = _NOBODY
         self.lanes = 0
         self._operations = 0
@@ -123,13 +126,13 @@ class Reporter:
 
     def _number(self, count: int) -> int:
         """The number of the first of so many operations that are issued; native code numbers its own in the log."""
-        holder = self.log
-        if holder is None:
+        log = self.log
+        if log is None:
             first = self._operations + 1
             self._operations += count
         else:
-            first = holder.operations + 1
-            holder.operations = first + count - 1
+            first = log.words[OPERATIONS] + 1
+            log.words[OPERATIONS] = first + count - 1
         return first
 
     @property
@@ -146,8 +149,8 @@ class Reporter:
     def exits(self, cta: Triple, warp: int, lanes: int) -> None:
         """Tell that lanes of a warp, or of a convoy from it on, have exited."""
         if not self._single:
-            logged = 0 if self.log is None else self.log.count
-            self._keep(logged, WarpEvents("exit", "exits", Warps(cta, warp, lanes), *_EXIT))
+            agents = Warps(cta, warp, lanes)
+            self._keep(WarpEvents("exit", "exits", agents, *_EXIT), len(agents))
             return
         before, narrowed = self.actor, self.lanes
         self.acts(Actor(agent_of(cta, warp), lanes, _NOBODY.source, {}))
@@ -171,8 +174,10 @@ class Reporter:
         """Report the accesses of native code since the last event."""
         if not self._others and (self.log is None or self.log.is_empty):
             return
-        entries, addresses = _NO_ENTRIES if self.log is None else self.log.take()
-        others, self._others = self._others, []
+        log, others, ends, number = self.log, self._others, self._ends, self._waiting
+        self._others, self._ends, self._waiting = [], [], 0
+        begin = 0 if log is None else log.start
+        entries, addresses = _NO_ENTRIES if log is None else log.take()
         lanes = np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")
         places, made = np.zeros(0, np.intp), 0
         if self.native is not None:
@@ -181,25 +186,24 @@ class Reporter:
             lanes = lanes.copy()
             lanes[places] = 0  # entries without a row
 
-        def batch(given: list[tuple[int, WarpEvents | Deferred]]) -> Batch:
+        def batch(given: list[WarpEvents | Deferred], total: int) -> Batch:
             def placed() -> Iterator[tuple[int, WarpEvents | Several]]:
                 native = [] if self.native is None else self.native.of(entries, addresses, places, deferred=many)
                 # An event after so many entries comes before the entry of that number.
-                every = sorted([*given, *native], key=itemgetter(0))
+                after = [((end - begin) // (8 * WORDS), each) for end, each in zip(ends, given, strict=False)]
+                every = sorted([*after, *native], key=itemgetter(0))
                 rows = np.searchsorted(lanes.nonzero()[0], [place for place, _ in every]).tolist()
                 return zip(rows, (each for _, each in every), strict=True)
 
-            totals = [len(each.agents) if isinstance(each, WarpEvents) else each.total for _, each in given]
-            count = sum(totals) + made
-            return Batch(self._sites, Others(count, placed), self._shape, entries, addresses, lanes)
+            return Batch(self._sites, Others(total + made, placed), self._shape, entries, addresses, lanes)
 
         many = bool(self._in_batches)
         if self._in_batches:
-            whole = batch(others)
+            whole = batch(others, number)
             for on_events in self._in_batches:
                 on_events(whole)
         if self._single:  # they have had the others
-            for event in batch([]).events():
+            for event in batch([], 0).events():
                 for observer in self._single:
                     observer.on_event(event)
 
@@ -268,21 +272,25 @@ class Reporter:
     def _report(self, warp_events: WarpEvents) -> None:
         """Pass events to those that see each of them, and keep them for those that get batches."""
         if not self._single:
-            self._keep(0 if self.log is None else self.log.count, warp_events)
+            self._keep(warp_events, len(warp_events.agents))
             return
-        if self.log is not None and self.log.count:
+        if self.log is not None and not self.log.is_empty:
             self.flush()
         for event in warp_events.events():
             for observer in self._single:
                 observer.on_event(event)
         if self._in_batches:
-            self._keep(0, warp_events)
+            self._keep(warp_events, len(warp_events.agents))
 
-    def _keep(self, logged: int, events: WarpEvents | Deferred) -> None:
-        """Keep events for those that get batches, after so many entries of the log."""
-        self._others.append((logged, events))
+    def _keep(self, events: WarpEvents | Deferred, count: int) -> None:
+        """Keep so many events for those that get batches, after the present entries of the log."""
+        log, others = self.log, self._others
+        end = 0 if log is None else log.words[NEXT]
+        self._ends.append(end)
+        others.append(events)
+        self._waiting += count
         # Half of the log is left for the accesses until the next event.
-        if 2 * logged >= MOST_ENTRIES or len(self._others) >= _MOST_OTHERS:
+        if len(others) >= _MOST_OTHERS or (log is not None and end >= log.half):
             self.flush()
 
     def issue(
@@ -342,7 +350,7 @@ class Reporter:
     def _defer(self, events: Deferred) -> None:
         """Report events that follow each other."""
         if not self._single:
-            self._keep(0 if self.log is None else self.log.count, events)
+            self._keep(events, events.total)
             return
         for each in events.events():
             self._report(each)

@@ -415,8 +415,7 @@ class TensorCore:
 
     def _agent(self, cta: Cta, thread: int) -> tuple[Agent, int]:
         """A thread of a CTA as the agent of events: its warp, and its lane as bits."""
-        warp, lane = divmod(thread, WARP)
-        return agent_of(cta.index, warp - cta.rank * len(cta.live)), 1 << lane
+        return agent_of(cta.index, thread // WARP - cta.rank * len(cta.live)), 1 << thread % WARP
 
     def commit_at_once(self, cta: Cta, thread: int, barrier: Mbarrier, reports: Reports) -> None:
         """Let a thread of a CTA commit operations, which are complete, to a barrier of the CTA, and report that."""
