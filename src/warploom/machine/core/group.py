@@ -34,6 +34,7 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
+    from warploom.machine.observers.events import Agent
     from warploom.machine.translate.records import Record, Table
     from warploom.machine.translate.translator import Flavour
     from warploom.ptx.isa.table import Op
@@ -225,6 +226,8 @@ class Group:
         self.patience = 0
         self.row[IDLE], self.row[PATIENCE] = 0, _POLLING_BLOCKS
         self.polled: tuple[Word, ...] = ()
+        self.agent: Agent | None = None
+        """Its first warp in events, once it is in one."""
         self.at = 0
         """The block in which the latest execution ended."""
         self._debt = 0

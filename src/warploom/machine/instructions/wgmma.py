@@ -77,6 +77,7 @@ class Pipeline(Waitable):
         "known",
         "last",
         "marks",
+        "prefix",
         "reported",
         "reporter",
         "seen",
@@ -113,6 +114,8 @@ class Pipeline(Waitable):
         self.together = self.direct or warpgroup.cta.mode.lockstep is not None
         self.reporter = warpgroup.cta.grid.reporter
         self.last: tuple[Operation, ...] = ()
+        self.prefix = ""
+        """The beginning of the names of operations."""
 
     def issue_whole(self, new: Issue) -> bool:
         """Issue for the whole warpgroup where operations complete at their commit; False where that is not so."""
@@ -471,8 +474,9 @@ class Pipeline(Waitable):
                 self._complete(end - first)
             self.notify()
             return
-        name = f"{self.warpgroup.cta.name} {self.name}: wgmma.mma_async {first}-{end - 1}"
-        operation = Operation(name, lambda: self._complete(end - first), self.last)
+        if not self.prefix:
+            self.prefix = f"{self.warpgroup.cta.name} {self.name}: wgmma.mma_async"
+        operation = Operation(f"{self.prefix} {first}-{end - 1}", lambda: self._complete(end - first), self.last)
         self.last = (operation,)
         operation.then.append(self)
         if self.sights:

@@ -360,7 +360,9 @@ def observed(op: Op, run: Any, grid: Grid) -> Any:
         live = mask if mask is not None else group.mask
         before, lanes = reporter.actor, reporter.lanes
         bits = (1 << group.lanes) - 1 if live is None else lanes_as_bits(live, group.lanes)
-        reporter.actor = actor = Actor(agent_of(group.cta.index, group.first_warp), bits, source, declared)
+        if group.agent is None:
+            group.agent = agent_of(group.cta.index, group.first_warp)
+        reporter.actor = actor = Actor(group.agent, bits, source, declared)
         reporter.lanes = bits
         result = run(group, mask, *operands)
         if verbs and (not blocks or (result is not None if has_outputs else result)):

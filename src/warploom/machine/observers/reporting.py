@@ -123,6 +123,9 @@ class Reporter:
         self.lanes = 0
         self._operations = 0
         self.meetings = 0
+        self._latest_agents: Agents = ()
+        self._latest, self._latest_lanes = _NOBODY.agent, 0
+        """The agent that acted last, with its lanes, and the same as warps: the events of an instruction share them."""
 
     def _number(self, count: int) -> int:
         """The number of the first of so many operations that are issued; native code numbers its own in the log."""
@@ -211,7 +214,10 @@ class Reporter:
     def agents(self) -> Agents:
         """The warps that act, each with its lanes."""
         agent, lanes = self.actor.agent, self.lanes
-        return ((agent, lanes),) if lanes <= WORD else warps_of(agent, lanes)
+        if self._latest is not agent or self._latest_lanes != lanes:
+            self._latest, self._latest_lanes = agent, lanes
+            self._latest_agents = ((agent, lanes),) if lanes <= WORD else warps_of(agent, lanes)
+        return self._latest_agents
 
     def tell(
         self,
