@@ -695,8 +695,7 @@ class Grid:
             self.reporter.complete(operation)
         self.current = before
         operation.done = True
-        if operation.followers:
-            flight.follow(operation)
+        flight.follow(operation)
         for waitable in operation.then:
             waitable.notify()
         if listed:

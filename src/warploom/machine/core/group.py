@@ -34,7 +34,6 @@ from warploom.machine.translate.register_layout import FILES
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.memory.polling import Word
-    from warploom.machine.observers.events import Agent
     from warploom.machine.translate.records import Record, Table
     from warploom.machine.translate.translator import Flavour
     from warploom.ptx.isa.table import Op
@@ -220,13 +219,12 @@ class Group:
         self.token: Any = None
         self.join: int | None = None
         self.parent: Group | None = None
-        self.children = 0
+        self.children = self.patience = 0
         self.joined: Array | None = None
         self.brood: list[Group] = []
-        self.patience = 0
         self.row[IDLE], self.row[PATIENCE] = 0, _POLLING_BLOCKS
         self.polled: tuple[Word, ...] = ()
-        self.agent: Agent | None = None
+        self.agent: Any = None
         """Its first warp in events, once it is in one."""
         self.at = 0
         """The block in which the latest execution ended."""
@@ -266,9 +264,8 @@ class Group:
     def _show_table(self) -> Table | None:
         """Let native code know the table of the usual flavour, and what it needs to execute it."""
         row, grid = self.row, self.grid
-        self._shown_for = self.cta.mode.flavour
+        self._shown_for, row[BLOCKS] = self.cta.mode.flavour, 0
         table = self._shown = self.code(masked=False, usual=True)[1]
-        row[BLOCKS] = 0
         if table is not None:
             row[CONTEXT] = self._context().address
             may_wait = self.warps == 1 and grid.reporter is None and not grid.late_barrier
