@@ -92,6 +92,30 @@ def test_numbers_that_differ_in_rounding_are_accepted_under_lenient() -> None:
     assert codes(checked(far, block=32, profile="lenient")) == {"LANE_RACE"}
 
 
+def test_warps_that_store_numbers_with_other_rounding_are_accepted_under_lenient() -> None:
+    body = "setp.eq.u32 %p2, %r6, 1; selp.b32 %r8, {one}, 0x3f800000, %p2; st.shared.b32 [%r2], %r8;"
+    near, far = (body.format(one=one) for one in ("0x3f800001", "0x3f7f0000"))
+    (finding,) = checked(PLACES + near, block=96).findings
+    assert (finding.code, finding.excused_by) == ("RACE_WAW", "replica-rounding")
+    lenient = checked(PLACES + near, block=96, profile="lenient")
+    assert lenient.verdict is Verdict.PROVED
+    assert [each.name for each in lenient.relaxed] == ["replica-rounding"]
+    assert codes(checked(PLACES + far, block=96, profile="lenient")) == {"RACE_WAW"}
+    again = "st.shared.b32 [%r2], 7;"  # nothing orders it after the store of another warp
+    assert codes(checked(PLACES + near + again, block=96, profile="lenient")) == {"RACE_WAW"}
+
+
+def test_small_sums_may_differ_by_the_rounding_of_large_ones() -> None:
+    """Terms of other signs cancel: the rounding of what is left is that of the terms."""
+    body = (
+        "setp.eq.u32 %p2, %r6, 0; setp.gt.u32 %p3, %r7, 9; selp.b32 %r8, 0x3727c5ac, 0x3727d5ac, %p3; "
+        "selp.b32 %r8, {other}, %r8, %p2; st.shared.b32 [%r9], %r8;"
+    )
+    large, small = (PLACES + body.format(other=other) for other in ("0x3f800000", "0x3727c5ac"))
+    assert checked(large, profile="lenient").verdict is Verdict.PROVED
+    assert codes(checked(small, profile="lenient")) == {"LANE_RACE"}
+
+
 def test_one_wrong_cluster_and_one_wrong_pass_of_many_are_found() -> None:
     last = "mov.u32 %r8, %ctaid.x; setp.eq.u32 %p2, %r8, 5; selp.u32 %r9, %r1, 3, %p2; st.shared.u32 [%r2], %r9;"
     assert codes(checked(last, block=32, grid=6)) == {"LANE_RACE"}

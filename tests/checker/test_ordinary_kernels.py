@@ -37,6 +37,40 @@ def test_lanes_of_one_warp_need_a_warp_barrier() -> None:
     assert checked(body.format(sync="bar.warp.sync 0xffffffff;"), block=32).verdict is Verdict.PROVED
 
 
+IN_PLACE = (
+    "and.b32 %r7, %r1, 31; mul.wide.u32 %rd4, %r7, 4; add.u64 %rd5, %rd1, %rd4; setp.lt.u32 %p2, %r1, 32; "
+    "ld.global.u32 %r8, [%rd5]; shfl.sync.bfly.b32 %r9, %r8, 1, 31, -1; add.u32 %r9, %r9, %r8; "
+    "@%p2 st.global.u32 [%rd5], %r9;"
+)
+"""Both warps load the same row, and one of them stores what becomes of it in place of it."""
+
+
+def test_a_race_with_a_read_that_is_used_for_nothing_is_accepted_under_lenient() -> None:
+    (finding,) = checked(IN_PLACE).findings
+    assert (finding.code, finding.excused_by) == ("RACE_WAR", "unused-read")
+    assert [party.warp for party in finding.parties] == [0, 1]
+    lenient = checked(IN_PLACE, profile="lenient")
+    assert lenient.verdict is Verdict.PROVED
+    assert [each.name for each in lenient.relaxed] == ["unused-read"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "@!%p2 st.global.u32 [%rd3], %r9;",
+        "@!%p2 st.shared.u32 [%r5], %r8;",
+        "setp.eq.u32 %p3, %r9, 5; mov.u32 %r8, 0; @%p3 st.shared.u32 [%r5], 1; @!%p3 st.shared.u32 [%r5], 2;",
+        "setp.eq.u32 %p3, %r9, 5; @%p3 bra end; bar.warp.sync -1; end:",
+        "and.b32 %r8, %r9, 4; add.u32 %r8, %r8, %r2; ld.shared.u8 %r9, [%r8];",
+        "red.shared.add.u32 [%r2], %r9;",
+    ],
+)
+def test_a_race_with_a_read_that_is_used_is_not(use: str) -> None:
+    """The value reaches memory, the guard of a store, a branch, an address, an atomic."""
+    report = checked("st.shared.u32 [%r2], 0; bar.sync 0; " + IN_PLACE + use, profile="lenient")
+    assert "RACE_WAR" in codes(report)
+
+
 UPDATE = "ld.global.u32 %r7, [%rd1]; add.u32 %r7, %r7, 1; st.global.u32 [%rd1], %r7;"
 
 

@@ -73,9 +73,13 @@ RELAXATIONS: dict[str, Relaxation] = {
         "fence, and ptxas moves both",
     ),
     "replica-rounding": Relaxation(
-        "lanes may store numbers that agree in half of their significant bits to one address with one instruction",
+        "threads may store numbers that agree in half of their significant bits to one address with one instruction",
         "CUDA C++ programming guide, SIMT architecture: which lane's value remains is undefined; Triton stores the "
-        "result of a reduction from all lanes that have it, with other rounding where it combines asymmetrically",
+        "result of a reduction from all threads that have it, with other rounding where it combines asymmetrically",
+    ),
+    "unused-read": Relaxation(
+        "a write may race with another warp's read of global memory, if what that computes from it reaches no memory",
+        "PTX ISA 8.7 calls it a race; Triton loads a row that is shorter than a CTA in all warps, and stores it in one",
     ),
     "global-proxy": Relaxation(
         "generic and async accesses to global memory need no proxy fence",
@@ -144,6 +148,8 @@ class Rules:
         problem = self._disorder(old, new, clock)
         if problem is None:
             return None
+        if new.rounds and old.writes and old.source is new.source and old.cta == new.cta and not problem.relaxation:
+            problem = problem._replace(relaxation="replica-rounding")
         if problem.relaxation:
             self.relaxed[problem.relaxation] += 1
             if self.lenient:

@@ -21,6 +21,7 @@ from warploom.checker.observer import Checker
 from warploom.checker.recurrence.cuts import Cuts, Stop, WatchedGrid
 from warploom.checker.recurrence.state import reach_of
 from warploom.checker.rules import Rules
+from warploom.checker.unused_reads import uses
 from warploom.diagnostics import Fault, Stuck, WarploomError
 from warploom.host.launch import Launch
 from warploom.launcher import prepare
@@ -104,12 +105,12 @@ def _run(
     checker.memories.steering = steering(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
-    error = None
+    error, stopped = None, False
     try:
         with np.errstate(all="ignore"):
             grid.run()
     except Stop:
-        pass
+        stopped = True
     except (Fault, Stuck) as found:
         error = found
     finally:
@@ -117,6 +118,7 @@ def _run(
         grid.discard()
     if clusters is not None:
         clusters.finish()
+    checker.memories.settle(None if stopped or error is not None else uses(setup.program.flow))
     return Checked(checker, setup.program, error, used, cuts, most_resident, taken_over)
 
 

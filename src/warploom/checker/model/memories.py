@@ -19,12 +19,13 @@ from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows,
 from warploom.checker.model.observations import Observations
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
 from warploom.checker.report import Finding
-from warploom.checker.rules import Rules
+from warploom.checker.rules import Problem, Rules
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.observers.events import Clash, Event, Placed, Started, Touch
 
 if TYPE_CHECKING:
     from warploom.checker.redundancy import Orders
+    from warploom.checker.unused_reads import Uses
 
 Array = npt.NDArray[Any]
 STRONG = frozenset({"release", "acquire", "relaxed", "volatile", "mmio", "mmio.relaxed", "acq_rel"})
@@ -91,6 +92,10 @@ class Memories:
         """Stores of equal values to one address by two CTAs."""
         self.recorded: list[GlobalTouch] | None = None
         """The accesses to global memory, where they are asked for."""
+        self._stored: set[tuple[int, Triple, int]] = set()
+        """Stores by number, CTA and warp."""
+        self._perhaps_unused: list[tuple[Problem, Access, Access, Lanes, tuple[int, int]]] = []
+        """Writes after reads of global memory by other warps of the CTA, whose values may be used for nothing."""
 
     def start(self, started: Started) -> None:
         self._placed = tuple(sorted(started.arrays, key=lambda array: array.base))
@@ -103,8 +108,11 @@ class Memories:
         parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
         strong = is_strong(semantics)
-        if event.clash is not None:
-            self._clash(event, event.touches[0], warp, event.clash)
+        if writes:
+            self._stored.add((event.source.number, warp.cta, warp.number))
+        clash = event.clash
+        if clash is not None and clash.one != clash.other:
+            self._clash(event, event.touches[0], warp, clash)
         polls = list[tuple[Access, bytes]]()
         for part in parts:
             for touch in event.touches:
@@ -115,7 +123,7 @@ class Memories:
                     event.source, warp.cta, warp.number, part.mask & event.lanes, writes, touch.space,
                     touch.proxy or "generic", warp.components, part.component, warp.time,
                 )  # fmt: skip
-                access.changes = event.changes
+                access.changes, access.rounds = event.changes, clash is not None and clash.across
                 if strong:
                     access.scope = event.scope or "sys"
                     polls.append((access, own.addresses.tobytes()))
@@ -305,7 +313,32 @@ class Memories:
                 code="LOST_UPDATE", why="both threads read, change and write the value, and one update may be lost",
                 missing="an atomic, or a lock around the read and the write",
             )  # fmt: skip
-        self._findings.race(problem, old, new, part, _span(touch))
+        race = problem, old, new, part, _span(touch)
+        if self._may_be_unused(problem, old, new):
+            self._perhaps_unused.append(race)
+        else:
+            self._findings.race(*race)
+
+    def _may_be_unused(self, problem: Problem, old: Access, new: Access) -> bool:
+        """True for a write after a weak read of global memory by another warp of the same CTA."""
+        if problem.code != "RACE_WAR" or problem.relaxation or new.space != "global" or old.cta != new.cta:
+            return False
+        weak = not (old.scope or new.scope or old.asynchronous or new.asynchronous)
+        return weak and old.warp != new.warp and len(self._perhaps_unused) < _MOST_DISORDERED
+
+    def settle(self, uses: Uses | None) -> None:
+        """Judge, when a run is over, the writes after reads whose values may be used for nothing; without `uses`, where
+        it has not come to its end, they all count as used.
+        """
+        for problem, old, new, part, span in self._perhaps_unused:
+            stores = None if uses is None else uses.stores(old.source.number)
+            if stores is None or any((each, old.cta, old.warp) in self._stored for each in stores):
+                self._findings.race(problem, old, new, part, span)
+                continue
+            self._rules.relaxed["unused-read"] += 1
+            if not self._rules.lenient:
+                self._findings.race(problem._replace(relaxation="unused-read"), old, new, part, span)
+        self._perhaps_unused.clear()
 
     def _is_observed(self, touch: Touch, old: Access, new: Access, clock: Clock) -> bool:
         """True if an ordinary access comes after a read that has found an earlier strong write."""

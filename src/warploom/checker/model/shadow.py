@@ -32,7 +32,7 @@ class Access:
 
     __slots__ = (
         "asynchronous", "barrier", "changes", "component", "components", "cta", "lanes", "name", "phase", "pipe",
-        "proxy", "repeated", "scope", "source", "space", "value", "warp", "writes",
+        "proxy", "repeated", "rounds", "scope", "source", "space", "value", "warp", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Access:
         self.scope = ""
         """The scope of a strong access; empty for a weak one."""
         self.changes = True
+        self.rounds = False
+        """True for a store that differs by its rounding from what earlier warps store with the same instruction."""
         self.repeated = False
         """True for a strong read that its warp repeats at once: it did not find the value that the warp waits for."""
         self.asynchronous = False
@@ -58,8 +60,8 @@ class Access:
             self.source, cta, self.warp, self.lanes, self.writes, self.space, self.proxy, components, self.component,
             self.value,
         )  # fmt: skip
-        made.scope, made.changes, made.repeated, made.asynchronous = (
-            self.scope, self.changes, self.repeated, self.asynchronous,
+        made.scope, made.changes, made.rounds, made.repeated, made.asynchronous = (
+            self.scope, self.changes, self.rounds, self.repeated, self.asynchronous,
         )  # fmt: skip
         made.barrier, made.phase = self.barrier, self.phase
         return made

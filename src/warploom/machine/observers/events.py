@@ -134,13 +134,15 @@ class CommitGroup(NamedTuple):
 
 
 class Clash(NamedTuple):
-    """Two lanes of a warp that store different values to one address with one instruction; `rounds` if all such values
-    of the instruction are numbers that agree in the leading half of their significant bits.
+    """Two lanes of a warp that store different values to one address with one instruction, or one lane twice; `rounds`
+    if all such values of the warp are numbers that agree in the leading half of their significant bits, and `across` if
+    they agree so with those that earlier warps store with it.
     """
 
     one: int
     other: int
     rounds: bool = False
+    across: bool = False
 
 
 class Event(NamedTuple):

@@ -168,7 +168,8 @@ class Held:
         return [bool(each) for each in np.logical_or.reduce(by_warp, axis=1)]
 
     def clashes(self, group: Group, mask: Array | None, address: Any, stored: Any) -> dict[int, Clash]:
-        """By warp of a group, two of its lanes that store different values to one address.
+        """By warp of a group, two of its lanes that store different values to one address; one lane, where only what
+        earlier warps store there is different, and is so by its rounding.
 
         Addresses are multiples of the width of a store, so that two lanes store to the same bytes or to different ones.
         """
@@ -178,8 +179,8 @@ class Held:
             address = np.zeros(group.lanes, np.uint64)
         elif (address[1:] > address[:-1]).all():
             return {}
-        found = dict[int, Clash]()
-        live, values = self._giving(group, mask), None
+        live, values, every = self._giving(group, mask), None, None
+        found = {} if self.is_matrix else self._near(group, live, address, stored)
         for number in range(group.warps):
             own = slice(WARP * number, WARP * (number + 1))
             lanes = np.arange(WARP) if live is None else np.flatnonzero(live[own])
@@ -188,16 +189,35 @@ class Held:
             same = np.concatenate(([False], places[1:] == places[:-1]))
             if not same.any():
                 continue
-            if values is None:
+            if values is None or every is None:
                 values = self._values(group, stored)
+                every = values if live is None or self.is_matrix else values[live.reshape(group.warps, WARP)]
             first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))  # of the lanes with this address
             mine, other = values[number][order], values[number][order[first]]
             differs = (mine != other).any(axis=1)
             if differs.any():
-                far = differs & ~_rounds(mine, other, self.element)
+                far = differs & ~_rounds(mine, other, self.element, every)
                 at = int(far.argmax() if far.any() else differs.argmax())
-                found[number] = Clash(int(order[first[at]]), int(order[at]), not far.any())
+                across = number in found and not far.any()
+                found[number] = Clash(int(order[first[at]]), int(order[at]), not far.any(), across)
         return found
+
+    def _near(self, group: Group, live: Array | None, address: Array, stored: Any) -> dict[int, Clash]:
+        """The warps that store where earlier warps of the group do, if the values differ, and by rounding only."""
+        lanes = np.arange(group.lanes) if live is None else np.flatnonzero(live)
+        places, first, inverse = np.unique(address[lanes], return_index=True, return_inverse=True)
+        if len(places) == len(lanes):
+            return {}
+        earlier = lanes[first][inverse]  # the first lane with the address
+        shares = earlier // WARP < lanes // WARP
+        values = self._values(group, stored).reshape(group.lanes, -1)
+        mine, other = values[lanes[shares]], values[earlier[shares]]
+        differs = (mine != other).any(axis=1)
+        if not differs.any() or (differs & ~_rounds(mine, other, self.element, values[lanes])).any():
+            return {}
+        near = set((lanes[shares] // WARP).tolist())
+        one = {number: int(lanes[lanes // WARP == number][0]) % WARP for number in near}
+        return {number: Clash(lane, lane, rounds=True, across=True) for number, lane in one.items()}
 
     def _values(self, group: Group, stored: Any) -> Array:
         """The bytes that each lane of each warp stores; of `stmatrix`, the row for which the lane gives the address."""
@@ -245,14 +265,24 @@ _FLOATS: dict[int, tuple[tuple[Any, int, float], ...]] = {
 """Types of numbers of so many bytes, with their significant bits and the smallest normal number."""
 
 
-def _rounds(one: Array, other: Array, element: int) -> Array:
-    """For each row of bytes: whether all its elements are equal, or numbers that agree in half of their bits."""
+_MOST_CANCELLED = 24
+"""Bits by which a sum that terms of other signs cancel may be smaller than the largest of the sums next to it."""
+
+
+def _rounds(one: Array, other: Array, element: int, stored: Array) -> Array:
+    """For each row of bytes: whether all its elements are equal, or numbers that agree in half of their bits.
+
+    Those that are smaller than the largest number that is `stored` with them may agree in fewer: their terms may have
+    cancelled.
+    """
     close = np.zeros(len(one), np.bool_)
     for type_, bits, least in _FLOATS.get(element, ()):
-        a, b = (np.ascontiguousarray(each).view(type_).astype(np.float64) for each in (one, other))
+        a, b, every = (np.ascontiguousarray(each).view(type_).astype(np.float64) for each in (one, other, stored))
+        every = abs(every[np.isfinite(every)])
+        scale = float(every.max()) if every.size else 0.0
         largest, smallest = np.maximum(abs(a), abs(b)), np.minimum(abs(a), abs(b))
-        near = np.isfinite(largest) & (smallest >= least)
-        near &= abs(a - b) <= largest * 2.0 ** -(bits // 2)
+        near = np.isfinite(largest) & (smallest >= least) & (largest >= scale * 2.0**-_MOST_CANCELLED)
+        near &= abs(a - b) <= scale * 2.0 ** -(bits // 2)
         close |= (near | (a == b)).all(axis=1)
     return close
 
