@@ -18,6 +18,7 @@ from warploom.commands.file_kinds import wrong_kind
 from warploom.commands.time_limit import limited
 from warploom.diagnostics import Diag, WarploomError
 from warploom.triton import machine
+from warploom.triton.children.environment import started_on_machine
 
 
 def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None = None, **options: Any) -> int:
@@ -29,7 +30,7 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
         raise Diag.UNREADABLE_FILE.error(file=str(script), what="does not exist, or is not a file")
     if (other := wrong_kind(script, "triton")) is not None:
         raise other
-    with machine(**options) as session:
+    with machine(**options) as session, started_on_machine(session):
         status = _run(script, arguments, timeout)
         if any(report.verdict is Verdict.INCOMPLETE for report in session.reports):
             status = worst(status, INCOMPLETE)

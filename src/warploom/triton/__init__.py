@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warploom.triton.children.environment import leave
 from warploom.triton.options import Options, check_installed
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ def machine(
         target=target, schedule=schedule, sms=sms, check=check, seed=seed, autotune=autotune, bench=bench, limit=limit,
         record=record, budget=budget,
     )  # fmt: skip
+    leave()
     check_installed()
     from warploom.triton.session import Session
 
     with Session(options).active() as session:
         yield session
-    session.raise_refuted()
+    if not session.raises_at_launch:
+        session.raise_refuted()

@@ -42,6 +42,7 @@ def quieten(patches: Patches) -> None:
     patches.set(testing.Mark, "run", run)
     proton = getattr(getattr(triton, "knobs", None), "proton", None)
     if hasattr(proton, "disable"):
+        patches.keep_variable("TRITON_PROTON_DISABLE")  # Triton sets it with the attribute
         patches.set(proton, "disable", True)  # the profiler asks the CUDA driver for times
 
 

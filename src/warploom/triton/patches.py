@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, MutableMapping
 from typing import Any
+
+from warploom.triton.children.environment import set_variable
 
 _ABSENT = object()
 
@@ -26,6 +29,11 @@ class Patches:
         before = owner[key]
         self._undo.append(lambda: owner.__setitem__(key, before))
         owner[key] = value
+
+    def keep_variable(self, name: str) -> None:
+        """Put a variable of the environment back to what it is now."""
+        before = os.environ.get(name)
+        self._undo.append(lambda: set_variable(name, before))
 
     def later(self, function: Callable[[], None]) -> None:
         """Call a function when everything is restored."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from warploom.diagnostics import Diag
 from warploom.triton import machine
+from warploom.triton.children.environment import started_on_machine
 
 _STACK = ExitStack()
 _SESSIONS: list[Any] = []
@@ -46,6 +47,7 @@ def pytest_configure(config: Any) -> None:
 def _begin(chosen: Any) -> None:
     options = {name: getattr(chosen, f"triton_{name}") for name in ("target", "schedule", "sms")}
     _SESSIONS.append(_STACK.enter_context(machine(**options)))
+    _STACK.enter_context(started_on_machine(_SESSIONS[0]))
 
 
 def pytest_unconfigure(config: Any) -> None:

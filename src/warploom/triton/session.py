@@ -60,6 +60,8 @@ class Session:
         self.options = options
         self.release = release_of(triton.__version__)
         self.addresses = Addresses()
+        self.raises_at_launch = False
+        """True if a launch that is REFUTED is an error at once, and not at the end of the block."""
         self._launches = Launches(options)
         self._state = _ThreadState()
         self._one_at_a_time = threading.Lock()
@@ -156,6 +158,8 @@ class Session:
     def _run(self, call: Call) -> None:
         whole = _launch_of(call)
         self._launches.check(whole)
+        if self.raises_at_launch:
+            self.raise_refuted()
         record, number = self.options.record, len(self.launches)
         if record is None:
             self._launches.run(whole)

@@ -1,0 +1,1 @@
+"""Python processes that a program on the emulator starts."""
