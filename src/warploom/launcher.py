@@ -580,16 +580,16 @@ _STARTED: dict[int, tuple[ref[Launch], Callable[[Any, float | None], bool]]] = {
 """Functions that start a launch on a GPU again, by the identity of the launch, for as long as it exists."""
 
 
-def _is_started_again(launch_: Launch, stream: Any, patience: float | None) -> bool:
+def _is_started_again(launch_: Launch, stream: Any, timeout: float | None) -> bool:
     """Start a launch that was started before, in the same way; False if that is not possible."""
     of, again = _STARTED.get(id(launch_), (None, None))
-    return of is not None and again is not None and of() is launch_ and again(stream, patience)
+    return of is not None and again is not None and of() is launch_ and again(stream, timeout)
 
 
-def _start_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, patience: float | None) -> None:
+def _start_on_gpu(launch_: Launch, arrays: list[tuple[str, Any]], stream: Any, timeout: float | None) -> None:
     from warploom.runtime.gpu.launching import begin
 
-    started = begin(launch_, arrays, stream, patience, _verify)
+    started = begin(launch_, arrays, stream, timeout, _verify)
     key, table = id(launch_), _STARTED
     table[key] = (ref(launch_, lambda _: table.pop(key, None)), started.again)
 

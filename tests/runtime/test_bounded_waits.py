@@ -16,7 +16,7 @@ from warploom.diagnostics import WarploomError
 from warploom.ptx.syntax.parser import parse
 from warploom.ptx.syntax.printer import print_module
 from warploom.runtime.gpu.bounded_waits import CTAS, PARAMETER, RECORD_WORDS, UNKNOWN, WARPS, bounded
-from warploom.runtime.gpu.hangs import VARIABLE, deadlock_error, patience
+from warploom.runtime.gpu.hangs import VARIABLE, deadlock_error, default_timeout
 from warploom.runtime.gpu.prepared import Prepared
 from warploom.runtime.toolchain.assembler import assemble
 
@@ -243,7 +243,7 @@ def test_a_watched_call_waits_and_reports(install, monkeypatch, tmp_path):
     library = install(FakeLibrary(sizes=(8, 8)))
     flag = FakeTensor(0x1000, (2,), "float32")
     bound = Launch(SPIN, (1, 1, 1), (32, 1, 1), (flag,))
-    call = Prepared(bound, (flag,), patience=0.5)
+    call = Prepared(bound, (flag,), timeout=0.5)
     call(flag)
     assert library.synchronised == [0]
     (address,) = library.host
@@ -260,7 +260,7 @@ def test_a_watched_call_waits_and_reports(install, monkeypatch, tmp_path):
     assert "warp 0  <ptx>" in str(caught.value)
     assert "waits for a change at 0x1004 of global memory (after 3 waits here)" in str(caught.value)
     library.on_synchronise = lambda: 700
-    other = Prepared(bound, (flag,), patience=0.5)
+    other = Prepared(bound, (flag,), timeout=0.5)
     with pytest.raises(WarploomError) as caught:
         other(flag)
     assert caught.value.code == "GPU_FAULT"
@@ -268,10 +268,10 @@ def test_a_watched_call_waits_and_reports(install, monkeypatch, tmp_path):
 
 def test_the_environment_sets_the_timeout(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert patience() is None
+    assert default_timeout() is None
     monkeypatch.setenv(VARIABLE, "1.5")
-    assert patience() == 1.5
+    assert default_timeout() == 1.5
     for wrong in ("soon", "-1", "0"):
         monkeypatch.setenv(VARIABLE, wrong)
         with pytest.raises(WarploomError, match="it is a number of seconds"):
-            patience()
+            default_timeout()

@@ -235,7 +235,7 @@ def test_bounded_waits_accept_a_cached_text(install):
     install(FakeLibrary(sizes=(8, 8)))
     for _ in range(2):
         x = on_gpu()
-        Prepared(made().bind(x, **SHAPE), (x,), patience=1.0)(x)
+        Prepared(made().bind(x, **SHAPE), (x,), timeout=1.0)(x)
 
 
 def fused(gpu, factor, *, m=136, activation="gelu_tanh", scale=None):

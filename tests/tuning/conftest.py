@@ -13,7 +13,7 @@ from warploom.tuning import stopwatch
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("WARPLOOM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("WARPLOOM_TUNED", raising=False)
-    monkeypatch.delenv("WARPLOOM_PATIENCE", raising=False)
+    monkeypatch.delenv("WARPLOOM_TIMEOUT", raising=False)
     return tmp_path / "cache"
 
 

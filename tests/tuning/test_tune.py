@@ -158,8 +158,8 @@ def test_all_problems_are_in_one_error(gpu):
 
 
 def test_bounded_waits_are_not_measured(gpu, monkeypatch):
-    monkeypatch.setenv("WARPLOOM_PATIENCE", "2")
-    with pytest.raises(WarploomError, match="WARPLOOM_PATIENCE is set"):
+    monkeypatch.setenv("WARPLOOM_TIMEOUT", "2")
+    with pytest.raises(WarploomError, match="WARPLOOM_TIMEOUT is set"):
         tune(matmul, **product(gpu))
 
 

@@ -77,7 +77,7 @@ class Stopwatch:
         query = self.device.driver.library.cuStreamQuery
         while (status := query(self._handle)) == _NOT_READY:
             if time.monotonic() > end:
-                what = f"a kernel has not ended after {seconds:.0f} s; WARPLOOM_PATIENCE=2 tells where it waits"
+                what = f"a kernel has not ended after {seconds:.0f} s; WARPLOOM_TIMEOUT=2 reports where it waits"
                 raise Diag.GPU_FAULT.error(what=what)
             time.sleep(_NAP_SECONDS)
         if status:

@@ -20,7 +20,7 @@ from warploom.ops.planning.planner import completed, tuned
 from warploom.ops.planning.prepare import bound
 from warploom.runtime.cache.winners import recall, remember
 from warploom.runtime.gpu.driver import Device, device_of
-from warploom.runtime.gpu.hangs import patience
+from warploom.runtime.gpu.hangs import default_timeout
 from warploom.structured.config.sm90 import HopperConfig
 from warploom.tuning.contest import Contestant, OnProgress, compete, silent, winner
 from warploom.tuning.report import Report, Row
@@ -56,8 +56,8 @@ def tune(
     launch writes completely; without it all its arrays are compared. With a `key` the winner is remembered, and a later
     `tune` with that key returns it without measuring, unless `again`.
     """
-    if patience():
-        raise Diag.NOTHING_TO_TUNE.error(what="WARPLOOM_PATIENCE is set, and bounded waits would be what is measured")
+    if default_timeout():
+        raise Diag.NOTHING_TO_TUNE.error(what="WARPLOOM_TIMEOUT is set, and bounded waits would be what is measured")
     if not (hasattr(what, "plan") or isinstance(cast("object", what), Mapping) or callable(cast("object", what))):
         named = f"{what!r:.60} is neither an operation, nor a function of a configuration, nor a mapping of launches"
         raise Diag.NOTHING_TO_TUNE.error(what=named)

@@ -14,14 +14,14 @@ from warploom.ptx.syntax.model import Kernel, Module
 from warploom.runtime.gpu.bounded_waits import CTAS, RECORD_WORDS, UNKNOWN, WARPS, Site, bounded
 from warploom.runtime.gpu.driver import Device
 
-VARIABLE = "WARPLOOM_PATIENCE"
+VARIABLE = "WARPLOOM_TIMEOUT"
 _MAPPED_FOR_ALL = 3
 _MOST_LINES = 40
 _MOST_NAMES = 6
 Record = tuple[int, ...]
 
 
-def patience() -> float | None:
+def default_timeout() -> float | None:
     """Return the seconds after which waits give up, if the environment sets any."""
     text = os.environ.get(VARIABLE, "")
     if not text:

@@ -19,7 +19,7 @@ from warploom.host.tensor_map import TensorMap
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
 from warploom.ptx.syntax.model import Variable
 from warploom.runtime.gpu.driver import Device, current_stream, device_count, device_of, lost_context
-from warploom.runtime.gpu.hangs import Watch, patience
+from warploom.runtime.gpu.hangs import Watch, default_timeout
 from warploom.runtime.gpu.loading import Configuration, Loaded, configuration, load
 from warploom.runtime.gpu.tensor_map_encoding import template_of
 from warploom.runtime.gpu.workspace import Block, holding, is_captured
@@ -171,7 +171,7 @@ class Begun:
 
     def again(self, stream: Any, seconds: float | None) -> bool:
         """Repeat the launch if nothing has changed; return False if an option or an address differs."""
-        if self.addressed or (seconds or patience()) != self.seconds:
+        if self.addressed or (seconds or default_timeout()) != self.seconds:
             return False
         if [address() for address in self.addresses] != self.places:
             return False
@@ -196,7 +196,7 @@ def begin(
     verify: Callable[[Launch], None],
 ) -> Begun:
     """Launch on the GPU of the arrays, which come with their devices; `verify` checks a new shape."""
-    seconds = seconds or patience()
+    seconds = seconds or default_timeout()
     shaped = _shaped(launch, device_for(arrays), seconds, verify)
     addresses = [_address_of(array) for _, array in arrays]
     places = [address() for address in addresses]

@@ -22,7 +22,7 @@ from warploom.host.tensor_map import TensorMap
 from warploom.ptx.analysis.storage import scalar_bytes
 from warploom.ptx.syntax.model import Variable
 from warploom.runtime.gpu.driver import Device
-from warploom.runtime.gpu.hangs import patience as asked_patience
+from warploom.runtime.gpu.hangs import default_timeout
 from warploom.runtime.gpu.launching import POINTER_BYTES, Shaped, check_room, device_for
 from warploom.runtime.gpu.tensor_map_encoding import MapTemplate, template_of
 from warploom.runtime.gpu.tensor_signature import Likeness, likeness_of
@@ -84,7 +84,7 @@ class Prepared:
     """A launch on a GPU; `prepared(*arrays)` runs it with other arrays in the place of those it was made with.
 
     The arrays it was made with may be NumPy arrays: they then only describe GPU arrays of that type, shape and strides.
-    With `patience` (seconds; by default WARPLOOM_PATIENCE of the environment) waits are bounded, each call waits for
+    With `timeout` (seconds; by default WARPLOOM_TIMEOUT of the environment) waits are bounded, each call waits for
     its end, and a wait that times out is a DEADLOCK error.
     """
 
@@ -94,13 +94,13 @@ class Prepared:
         arrays: Sequence[Any] = (),
         *,
         device: Device | None = None,
-        patience: float | None = None,
+        timeout: float | None = None,
         apart: Sequence[Apart] = (),
     ) -> None:
         self._slots = tuple(_Slot(buffer_of(array), start_of(array)) for array in arrays)
         self._apart = tuple(apart)
         self.device = device or _device(launch, arrays)
-        self._shaped = Shaped(launch, self.device, patience or asked_patience())
+        self._shaped = Shaped(launch, self.device, timeout or default_timeout())
         self.loaded = self._shaped.loaded
         self._held: list[Any] = []
         self._places: list[_Place] = []
