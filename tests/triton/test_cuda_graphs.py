@@ -10,8 +10,6 @@ from tests.triton import kernels  # noqa: E402
 
 import warploom.triton  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-
 
 def add(x, y, out):
     kernels.add[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import warploom.triton  # noqa: E402
 from warploom.diagnostics import LaunchError  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 CUDA = torch.device("cuda", 0)
 
 

@@ -17,8 +17,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E4
 from warploom.cli import main  # noqa: E402
 from warploom.triton import machine  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-
 
 def described(tensor, block, cga=()):
     layout = gl.NVMMASharedLayout(

@@ -19,7 +19,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 import warploom.triton  # noqa: E402
 from warploom.diagnostics import CheckError, LaunchError, WarploomError  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 TARGETS = ("sm_90", "sm_100")
 
 

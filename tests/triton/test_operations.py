@@ -11,8 +11,6 @@ from tests.triton import kernels  # noqa: E402
 
 import warploom.triton  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-
 
 def locked_sum(schedule: str, *, ordered: bool) -> bool:
     """Sum the parts of two tiles under a lock; True if the result is right."""

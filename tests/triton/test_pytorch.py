@@ -14,8 +14,6 @@ from tests.triton import kernels  # noqa: E402
 
 import warploom.triton  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-
 
 def doubled(x):
     out = torch.empty_like(x)

@@ -17,8 +17,6 @@ from warploom.diagnostics import WarploomError  # noqa: E402
 from warploom.launch_file import load  # noqa: E402
 from warploom.triton import machine  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
-
 
 def replayed(folder, *options):
     files = sorted(str(file) for file in folder.glob("*.launch.json"))
