@@ -198,6 +198,7 @@ def test_kernels_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_numpy_takes_over_where_native_code_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPLOOM_ENGINE", "auto")
     monkeypatch.setattr(selection, "_made", [])
+    monkeypatch.setattr(selection, "_LOAD_AFTER", 0)
 
     def fail(*_: object) -> None:
         raise EngineError("no address")

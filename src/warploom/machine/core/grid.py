@@ -146,7 +146,7 @@ class Grid:
         self.texts = Texts(self)
         engine = self.usual.flavour.engine
         self.regions: Regions | None = None
-        if engine is not None:
+        if engine is not None or self.texts.may_load:
             self.regions = Regions(self.memory, self.params)
             if self.usual.immediate:
                 self.flight = self.usual.flight = InFlight(self.regions.in_flight.data)
@@ -265,7 +265,7 @@ class Grid:
             self.moved[TO_SHARED] = self.moved.get(TO_SHARED, 0) + moved
         if isinstance(self.schedule, Replay):
             self.schedule.finish()
-        self.texts.count()
+        self.texts.end()
 
     def choose(self, kind: str, options: Sequence[str], groups: int = 0) -> int:
         """The schedule's choice, which must be one of the options."""
@@ -438,9 +438,8 @@ class Grid:
             turn = _TURN
         effects, first = before if number else self.effects, min(turn, group.row[PATIENCE])
         begun = group.run(turn - first if second else first, number)
-        if self.budget < self.texts.count_at:
-            self.setup.at_length()
-            self.texts.count()
+        if self.budget < self.texts.look_at:
+            self.texts.look()
         if self.effects != effects and group.state == READY and first < turn and not second:
             # It does not only poll: it gets the rest of its turn.
             self._withdraw(group)

@@ -35,7 +35,10 @@ class Texts:
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._program, self._threads = grid, grid.program, math.prod(grid.block)
-        self._engine = selection.engine()
+        alone = selection.instructions_before_loading() if grid.eager and not grid.observers else 0
+        self.may_load = grid.program.longest < alone
+        """True if NumPy executes everything, until the run is so long that it pays to load llvmlite."""
+        self._engine = None if self.may_load else selection.engine()
         if self._engine is not None and grid.buffers is None and grid.reporter is not None:
             grid.reporter.log = AccessLog()
         for mode in grid.modes:
@@ -51,8 +54,8 @@ class Texts:
         """The meanings of instructions as they are, and as this run needs them, by the identity of their `Op`."""
         self._counted = np.zeros_like(grid.executed)
         """The executions of blocks that were counted."""
-        self.count_at = grid.budget - _COUNT_AFTER
-        """The budget of the grid below which they are counted again."""
+        self.look_at = grid.budget - (alone if self.may_load else _COUNT_AFTER)
+        """The budget of the grid below which `look` is called."""
 
     def of_group(self, mode: ClusterMode, wanted: Flavour, lanes: int) -> Flavour:
         """The flavour for whole warps of a group of so many lanes."""
@@ -96,9 +99,35 @@ class Texts:
         except EngineError as error:
             self.do_without(error)
 
-    def count(self) -> None:
+    def look(self) -> None:
+        """See what was executed since the last time: load llvmlite, or let it optimise what is executed often."""
+        if self.may_load:
+            self._load()
+        else:
+            self._grid.setup.at_length()
+            self._count()
+        self.look_at = self._grid.budget - _COUNT_AFTER
+
+    def end(self) -> None:
+        """Count what was executed."""
+        self._program.longest = max(self._program.longest, self._grid.used)
+        if self.may_load:
+            selection.count(self._grid.used)
+        else:
+            self._count()
+
+    def _load(self) -> None:
+        """Go on with native code, from the next turn of each group."""
+        selection.count(self._grid.used)
+        self.may_load, self._engine = False, selection.engine()
+        self.with_calls = Flavour(self._engine)
+        for mode in self._grid.modes:
+            mode.flavour = self._flavour(mode)
+            mode.of_whole_ctas = self._alone_flavour(mode)
+        self._grid.__dict__.pop("routines", None)  # it was None
+
+    def _count(self) -> None:
         """Count the blocks executed since the last time, so that kernels that are executed often are optimised."""
-        self.count_at = self._grid.budget - _COUNT_AFTER
         if self._grid.usual.flavour.engine is None:
             return
         executed = self._grid.executed.copy()

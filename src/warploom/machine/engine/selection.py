@@ -1,7 +1,8 @@
 """The choice of the engine: native kernels where llvmlite is installed, else NumPy.
 
 `WARPLOOM_ENGINE` is `native`, `numpy` or, by default, `auto`: native code for forms that are executed more than a few
-times. All give the same results, bit for bit.
+times, once a process has executed so many instructions that this repays the import of llvmlite. All give the same
+results, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 VARIABLE = "WARPLOOM_ENGINE"
 _CHOICES = ("auto", "native", "numpy")
 _made: list[Engine | None] = []
+_LOAD_AFTER = 1 << 15
+"""Instructions of warps that NumPy executes in a process before llvmlite is loaded: both take about 30 ms."""
+_executed = [0]
+"""Those so far."""
 
 
 def choice() -> str:
@@ -26,6 +31,20 @@ def choice() -> str:
     if value not in _CHOICES:
         raise Diag.BAD_SETTING.error(variable=VARIABLE, value=value, what=f"an engine is {', '.join(_CHOICES)}")
     return value
+
+
+def instructions_before_loading() -> int:
+    """Instructions of warps that NumPy executes before it pays to load llvmlite; 0 if the engine is chosen now."""
+    from warploom.machine.engine.native import installed
+
+    if choice() != "auto" or _made or installed() is None:
+        return 0
+    return max(_LOAD_AFTER - _executed[0], 0)
+
+
+def count(instructions: int) -> None:
+    """Count instructions of warps that NumPy has executed while llvmlite was not loaded."""
+    _executed[0] += instructions
 
 
 def engine() -> Engine | None:

@@ -29,7 +29,7 @@ def packed(program: Program) -> bytes:
     state = (
         program.module, program.kernel, _written(program), program.flow.exit, program.layout, program.file,
         program.recipes, [numbers[id(op)] for op in program.runs.values()], program.batches, program.stored,
-        analyses,
+        program.longest, analyses,
     )  # fmt: skip
     return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
 
@@ -87,11 +87,11 @@ def _restored(
     runs: list[int],
     batches: list[tuple[int, int, int]],
     stored: Any,
+    longest: int,
     analyses: dict[str, Any],
 ) -> Program:
-    program = Program(
-        module, kernel, Flow(_blocks(kernel, blocks), exit_), layout, file, recipes=recipes, stored=stored
-    )
+    flow = Flow(_blocks(kernel, blocks), exit_)
+    program = Program(module, kernel, flow, layout, file, recipes=recipes, stored=stored, longest=longest)
     program.__dict__ |= analyses
     for recipe, name in recipes.items():
         program.functions[name] = made(recipe)

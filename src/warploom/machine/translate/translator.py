@@ -152,6 +152,8 @@ class Program:
     """The instructions that may synchronise by memory alone, by the identity of their `Op`; None until a run asks."""
     stored: dict[str, StoredText] = field(default_factory=dict)
     """Whole texts as they are on disk."""
+    longest: int = 0
+    """The instructions that warps executed in the longest run."""
     _texts: dict[str, Text] = field(default_factory=dict)
     _unstored: set[str] = field(default_factory=set)
     _uncounted: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
