@@ -4,9 +4,12 @@ A fresh process launches each kernel once. The first process of a checkout has a
 compiled native code there, but has *new* texts, with another comment; those after it find everything (*warm*). A row
 has the CPU time of a launch; the import of the package is a row of its own, and so is the end of the process, when the
 cache is written. Sides alternate, and a row is the best of N processes. Every result is compared with the reference of
-its case.
+its case. Python finds bytecode of all modules, as in a package that pip has installed.
 
-    python bench/first_launch.py [--baseline DIR] [--engine numpy] [--kernels WORD …] [--repeats 3] [--json FILE]
+With --alone each kernel has a process of its own, with an empty cache or a warm one, and a row has the CPU time of its
+import, launch and end, and of the whole process with the start of Python.
+
+    python bench/first_launch.py [--baseline DIR] [--engine numpy] [--kernels WORD …] [--alone] [--repeats 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import math
 import os
 import pickle
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -103,9 +107,46 @@ def run(root: Path, cache: Path, folder: Path, comment: str) -> dict[str, Any]:
     """Launch the cases of a folder in a process of its own, with the package of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(root / "src"), "WARPLOOM_CACHE_DIR": str(cache)}
     environment["XDG_CACHE_HOME"] = str(cache)
+    environment["PYTHONPYCACHEPREFIX"] = str(folder.parent / "bytecode")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, str(HERE / "first_launch.py"), "--child", str(folder), comment]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {**json.loads(done.stdout), "process": spent}
+
+
+def check(case: Any, prepared: Any, launches: Path) -> None:
+    """Compare the outputs of a launch with the reference of its case, if it ended without an error."""
+    out = launches / f"{case.name}.out"
+    if out.exists():
+        case.check(prepared.arrays, pickle.loads(out.read_bytes()))
+        out.unlink()
+
+
+def measure_alone(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int) -> list[dict[str, Any]]:
+    """Processes that launch one kernel, with an empty cache and with a warm one."""
+    rows = []
+    for case in cases:
+        launches = folder / "cases"
+        launches.mkdir()
+        prepared = write_case(case, launches / f"{case.name}.case")
+        row: dict[str, Any] = {"row": case.name}
+        for state in ("bytecode", *["empty"] * repeats, *["warm"] * repeats):
+            for side, root in sides.items():
+                if state != "warm":
+                    shutil.rmtree(folder / side, ignore_errors=True)
+                found = run(root, folder / side, launches, "a")
+                check(case, prepared, launches)
+                if state == "bytecode":  # Python has written it
+                    continue
+                for name, value in found.items():
+                    key = f"{side}_{state}_{'launch' if name == case.name else name}_ms"
+                    row[key] = value if isinstance(value, str) else round(min(row.get(key, math.inf), 1e3 * value), 2)
+        rows.append(row)
+        shutil.rmtree(launches)
+    return rows
 
 
 def measure(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int) -> list[dict[str, Any]]:
@@ -113,7 +154,9 @@ def measure(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int
     launches = folder / "cases"
     launches.mkdir()
     prepared = {case.name: write_case(case, launches / f"{case.name}.case") for case in cases}
-    rows: dict[str, dict[str, Any]] = {name: {"row": name} for name in ("import", *prepared, "end")}
+    rows: dict[str, dict[str, Any]] = {name: {"row": name} for name in ("import", *prepared, "end", "process")}
+    for side, root in sides.items():
+        run(root, folder / side, launches, "")  # Python writes its bytecode
     for state in (*["empty", "new"] * repeats, *["warm"] * repeats):
         for side, root in sides.items():
             if state == "empty":
@@ -126,10 +169,7 @@ def measure(cases: list[Any], sides: dict[str, Path], folder: Path, repeats: int
                 key = f"{side}_{state}_ms"
                 row[key] = round(min(row.get(key, math.inf), 1e3 * value), 2)
             for case in cases:
-                out = launches / f"{case.name}.out"
-                if out.exists():
-                    case.check(prepared[case.name].arrays, pickle.loads(out.read_bytes()))
-                    out.unlink()
+                check(case, prepared[case.name], launches)
     return list(rows.values())
 
 
@@ -141,10 +181,11 @@ def ratio(row: dict[str, Any], key: str) -> float | None:
 
 def summary(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
     """The ratio of the sums (with the import and the end), the geometric mean of the ratios, and the lowest with its kernel."""
-    found = [(value, row["row"]) for row in rows[1:-1] if (value := ratio(row, key)) is not None]
+    timed = [row for row in rows if row["row"] != "process" and ratio(row, key)]
+    found = [(value, row["row"]) for row in timed if row["row"] not in ("import", "end") and (value := ratio(row, key))]
     if not found:
         return {}
-    total = [sum(row[f"{side}_{key}"] for row in rows if ratio(row, key)) for side in ("baseline", "here")]
+    total = [sum(row[f"{side}_{key}"] for row in timed) for side in ("baseline", "here")]
     mean = math.exp(sum(math.log(value) for value, _ in found) / len(found))
     lowest = min(found)
     return {
@@ -163,6 +204,7 @@ def main() -> None:
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="another checkout of this repository")
     parser.add_argument("--engine", choices=("auto", "native", "numpy"), default="auto", help="WARPLOOM_ENGINE")
     parser.add_argument("--kernels", nargs="*", default=[""], metavar="WORD", help="kernels that contain one of these")
+    parser.add_argument("--alone", action="store_true", help="a process for each kernel")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
@@ -182,12 +224,15 @@ def main() -> None:
     named = [case for case in CASES if case.language == "triton" and any(word in case.name for word in options.kernels)]
     chosen = [case for case in named if not any(isinstance(each, Pointers) for each in case.args)]
     with tempfile.TemporaryDirectory() as name:
-        rows = measure(chosen, sides, Path(name), options.repeats)
+        rows = (measure_alone if options.alone else measure)(chosen, sides, Path(name), options.repeats)
     for row in rows:
-        value = ratio(row, "warm_ms")
+        value = ratio(row, "warm_process_ms" if options.alone else "warm_ms")
         shown = "  ".join(f"{key[:-3]} {row[key]}" for key in row if key.endswith("_ms"))
         print(f"{row['row']:44} {'' if value is None else format(value, '6.2f')}  {shown}")
-    found = {key: summary(rows, f"{key}_ms") for key in ("empty", "new", "warm")}
+    states = ("empty", "new", "warm")
+    if options.alone:
+        states = ("empty_launch", "empty_process", "warm_launch", "warm_process")
+    found = {key: summary(rows, f"{key}_ms") for key in states}
     print(json.dumps(found, indent=1))
     if options.json:
         data = {
@@ -196,7 +241,7 @@ def main() -> None:
             "python": platform.python_version(),
             "engine": options.engine,
             "revision": revision(),
-            "unit": "milliseconds of CPU time of each launch in a fresh process, best of the processes of each state",
+            "unit": "milliseconds of CPU time in a fresh process, best of the processes of each state",
             "repeats": options.repeats,
             "summary": found,
             "rows": rows,
