@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from warploom.diagnostics import Diag, WarploomError
@@ -35,9 +36,7 @@ def choice() -> str:
 
 def instructions_before_loading() -> int:
     """Instructions of warps that NumPy executes before it pays to load llvmlite; 0 if the engine is chosen now."""
-    from warploom.machine.engine.native import installed
-
-    if choice() != "auto" or _made or installed() is None:
+    if choice() != "auto" or _made or PathFinder.find_spec("llvmlite") is None:  # metadata would take milliseconds
         return 0
     return max(_LOAD_AFTER - _executed[0], 0)
 
