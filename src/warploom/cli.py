@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a character that the terminal cannot show is no reason to stop
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser().parse_args(_with_flags(sys.argv[1:] if arguments is None else arguments))
         command: Callable[[argparse.Namespace], int] = options.command
         status = command(options)
         sys.stdout.flush()
@@ -63,6 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report(found, as_json=as_json)
         return status_of(found)
     return status
+
+
+def _with_flags(arguments: Sequence[str]) -> list[str]:
+    """Arguments in which the flags of `--nvcc` are part of it: argparse takes `-DNDEBUG` for an option of its own."""
+    joined = list(arguments)
+    if joined[:1] == ["cuda"] and "--nvcc" in joined[:-1]:
+        at = joined.index("--nvcc")
+        if not any(each.endswith(".cu") for each in joined[:at]):  # after the program, it is the program's own
+            joined[at : at + 2] = [f"--nvcc={joined[at + 1]}"]
+    return joined
 
 
 def _fill_streams() -> None:

@@ -252,6 +252,20 @@ call.uni (r0), vprintf, (p0, p1); }}
         assert f"`warploom {command}` takes" in err
         assert advised.format(tmp_path / name) in err
 
+    @pytest.mark.parametrize("given", [("--nvcc", "-DN=1"), ("--nvcc=-DN=1",), ("--nvcc", "-DN=1", "--sms", "4")])
+    def test_flags_of_nvcc_begin_with_a_dash(self, monkeypatch, given):
+        seen: list[tuple[object, ...]] = []
+
+        def run_program(source: Path, arguments: list[str], **options: object) -> int:
+            seen.append((str(source), arguments, options["nvcc"]))
+            return 0
+
+        monkeypatch.setattr("warploom.commands.cuda.run_program", run_program)
+        assert main(["cuda", *given, "k.cu", "--nvcc", "-x"]) == 0
+        assert seen == [("k.cu", ["--nvcc", "-x"], "-DN=1")]
+        assert main(["cuda", "k.cu", "--nvcc", "-x"]) == 0
+        assert seen[1:] == [("k.cu", ["--nvcc", "-x"], "")]
+
     def test_bad_ptx_exits_3(self, tmp_path, capsys):
         status, _, err = call(capsys, "run", write(tmp_path, "not ptx"))
         assert status == 3
