@@ -51,17 +51,29 @@ assert torch.cuda.is_available(), "conftest.py is imported before the GPU is emu
 """
 
 
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "warploom.triton.pytest_plugin", *arguments]
+    path = os.pathsep.join((str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_error_in_a_conftest_is_the_only_one(tmp_path):
+    (tmp_path / "conftest.py").write_text("import torch\nraise ValueError('of the suite')\n")
+    done = run(tmp_path)
+    assert done.returncode == 4
+    assert "of the suite" in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_a_suite_runs(tmp_path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    suite, report, root = tmp_path / "test_suite.py", tmp_path / "report.xml", Path(__file__).parents[2]
+    suite, report = tmp_path / "test_suite.py", tmp_path / "report.xml"
     suite.write_text(SUITE)
     options = ("--triton-target", "sm_100", "--triton-timeout", "12", "--junitxml", str(report))
     options += ("--triton-record", str(tmp_path / "recorded"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "warploom.triton.pytest_plugin", *options, str(suite)]
-    path = os.pathsep.join((str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")))
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    done = run(tmp_path, *options, str(suite))
     cases = {case.get("name"): case for case in ET.parse(report).iter("testcase")}
     properties = {
         name: {each.get("name"): each.get("value") for each in case.iter("property")} for name, case in cases.items()

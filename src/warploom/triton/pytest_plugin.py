@@ -6,6 +6,7 @@ kernels that it ran, and `cpu_seconds`, which `--junitxml` writes.
 
 from __future__ import annotations
 
+import atexit
 import re
 import signal
 import time
@@ -48,6 +49,7 @@ def _begin(chosen: Any) -> None:
     options = {name: getattr(chosen, f"triton_{name}") for name in ("target", "schedule", "sms")}
     _SESSIONS.append(_STACK.enter_context(machine(**options)))
     _STACK.enter_context(started_on_machine(_SESSIONS[0]))
+    atexit.register(_STACK.close)  # after an error in a `conftest.py`, pytest ends without `pytest_unconfigure`
 
 
 def pytest_unconfigure(config: Any) -> None:
