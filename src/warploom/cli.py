@@ -329,7 +329,9 @@ def _parser() -> argparse.ArgumentParser:
     docs.add_argument("page", nargs="?", metavar="PAGE", help="for example launch-files")
     docs.set_defaults(command=_docs)
 
-    explain = _command(commands, "explain", "explain an error code, or an instruction: operands, effects, semantics")
+    explain = _command(
+        commands, "explain", "explain a code of an error or a finding, or an instruction: operands, effects, semantics"
+    )
     explain.add_argument(
         "name", nargs="?", metavar="CODE|INSTRUCTION", help="DEADLOCK, or mbarrier.arrive; without it, list all codes"
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from warploom.checker.codes import CODES
+from warploom.checker.rules import ASSUMPTIONS, RELAXATIONS
 from warploom.cli import main
 from warploom.diagnostics import Diag
 
@@ -433,6 +435,17 @@ class TestExplain:
         assert len(sentence) > 15, "a code alone explains nothing"
         assert "{" not in out
 
+    @pytest.mark.parametrize("name", [*CODES, *RELAXATIONS, *ASSUMPTIONS])
+    def test_every_code_relaxation_and_assumption_of_a_check(self, capsys, name):
+        status, out, _ = call(capsys, "explain", name)
+        assert status == 0
+        assert out.startswith(f"{name}: ")
+        words = " ".join(out.split())
+        if name in CODES and name not in Diag.__members__:
+            assert CODES[name].title in words
+            assert " ".join(CODES[name].advice.split()) in words
+        assert name in Diag.__members__ or any(each in words for each in ("of a check", "relaxation", "assumption"))
+
     def test_an_instruction(self, capsys):
         status, out, _ = call(capsys, "explain", "mbarrier.try_wait.parity.shared::cta.b64")
         assert status == 0
@@ -456,13 +469,16 @@ class TestExplain:
     def test_lists_all(self, capsys):
         _, out, _ = call(capsys, "explain")
         words = (line.split() for line in out.splitlines())
-        assert [line[0] for line in words if line and line[0] in Diag.__members__] == list(Diag.__members__)
+        first = [line[0] for line in words if line]
+        assert [each for each in first if each in Diag.__members__] == list(Diag.__members__)
+        assert set(CODES) <= set(first)
         assert "no operation in flight can end a wait" in out
 
     def test_suggests(self, capsys):
         status, _, err = call(capsys, "explain", "DEADLOK")
         assert status == 3
         assert "Did you mean DEADLOCK?" in err
+        assert "Did you mean FENCE_PROXY?" in call(capsys, "explain", "FENCE_PROXI")[2]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ CODES: dict[str, Code] = {
         "no proxy fence between generic and async accesses",
         "Execute `fence.proxy.async` after the generic access and before the barrier, in every thread that accessed.",
     ),
+    "FENCE_TENSORMAP": Code(
+        "no release and acquire of a tensor map between a write and a use of it",
+        "Execute `tensormap.cp_fenceproxy`, or `fence.proxy.tensormap::generic.release` after the write, synchronise, "
+        "and let a thread of each CTA execute `fence.proxy.tensormap::generic.acquire` before the CTA uses the map.",
+        replayable=False,
+    ),
     "FENCE_TCGEN": Code(
         "no tcgen05.fence between synchronised threads",
         "Execute `tcgen05.fence::before_thread_sync` before the barrier and `::after_thread_sync` after it.",

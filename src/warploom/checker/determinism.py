@@ -129,7 +129,6 @@ def unmodelled(flow: Flow) -> tuple[str, ...]:
 
 
 _UNMODELLED = {
-    "tensor-maps": ("tensormap.", "fence.proxy.tensormap"),
     "register-budget": ("setmaxnreg",),
 }
 """Instructions by the assumption that they are used correctly."""

@@ -434,7 +434,10 @@ class Passes:
         assert period is not None
         for at in period.accesses:
             for touch in global_touches(self._waiting[at]):
-                checker.memories.pass_over(touch.addresses, touch.width, writes=touch.verb == "writes")
+                if touch.proxy == "tensormap":
+                    self._pass_over_map(self._waiting[at], touch)
+                else:
+                    checker.memories.pass_over(touch.addresses, touch.width, writes=touch.verb == "writes")
         self._waiting = []
         self._times += 1
         counted = period.counted
@@ -445,6 +448,17 @@ class Passes:
         checker.events += counted.events
         self.left_out += counted.events
         self._expect()
+
+    def _pass_over_map(self, item: Item, touch: Touch) -> None:
+        """Leave out the use of a tensor map; to leave out a fence means to know less."""
+        if touch.verb == "fences":
+            return
+        checker, events = self._checker, made(item)
+        assert isinstance(events, WarpEvents)
+        for agent, lanes in events.agents:
+            warp = checker.agents.warp(agent)
+            clock = checker.operations.knowledge(warp, lanes)[1]
+            checker.maps.pass_over(int(touch.addresses[0]), warp, lanes, clock)
 
     def _settle(self) -> None:
         """Determine the distances and places of later events, after some periods have been left out."""

@@ -4,6 +4,7 @@ A row has the number of the event's *shape*, its phase, the number of its group,
 operation was issued that it belongs to. The shape is everything that the checker looks at but these and the places in
 global memory: events of different clusters have equal shapes if one is the other with the CTAs of one cluster in place
 of the other's. Shapes are of one *sort* if they differ in places of shared memory and TMEM only, each moved as a whole.
+Tiles with a layout are moved by whole periods of the swizzles, which exchange bytes by their addresses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import is_strong
 from warploom.checker.renaming import BARRIER_BYTES, OFFSET, Span
+from warploom.hardware.swizzles import LARGEST_PERIOD
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.observers.events import Batch, Event, Rows, Several, Site, Touch, WarpEvents
 
@@ -30,6 +32,7 @@ Item = WarpEvents | Row | Deferred
 SHAPE, PHASE, GROUP, OPERATION = range(4)
 _FIELDS = 4
 NONE = -1
+_PLACED = frozenset({"reads", "writes", "fences"})
 _NUMBERED = frozenset({"wgmma", "tcgen05", "tensor load", "tensor store"})
 """Kinds of groups whose numbers the checker looks at; of the others it counts the commits."""
 _MOST_TOUCHES = 1 << 12
@@ -148,12 +151,13 @@ class Shapes:
             if given is None or given[1] not in ("shared", "tensor") or not given[5]:
                 sorts.append(touch)
                 continue
-            verb, space, rank, proxy, width, count, content = given
+            verb, space, rank, proxy, width, count, layout, content = given
             addresses = np.frombuffer(content, f"<i{len(content) // count}").astype(np.int64)
             spans.append(_span(space, rank, addresses, width))
             first = int(addresses[0])
             row = first >> 16 if space == "tensor" else first & ~OFFSET
-            sorts.append((verb, space, rank, proxy, width, row, (addresses - first).tobytes()))
+            line = None if layout is None else (layout, first % LARGEST_PERIOD)
+            sorts.append((verb, space, rank, proxy, width, row, line, (addresses - first).tobytes()))
         return (*others, barrier, tuple(sorts)), tuple(spans)
 
     def _of_row(self, shape: bytes) -> tuple[Hashable, tuple[Span, ...]]:
@@ -232,7 +236,7 @@ class Shapes:
         return found
 
     def _touch(self, touch: Touch, base: Triple) -> Hashable:
-        verb, space, cta, proxy, addresses, width = touch
+        verb, space, cta, proxy, addresses, width, layout = touch
         if space == "global":
             return verb, proxy, width, len(addresses) > 0
         known = self._touches.get(id(touch))
@@ -243,7 +247,7 @@ class Shapes:
             if len(self._contents) >= _MOST_TOUCHES:
                 self._contents.clear()
             content = self._contents[id(addresses)] = addresses, addresses.tobytes()
-        number = self._number((verb, space, self._rank(cta, base), proxy, width, len(addresses), content[1]))
+        number = self._number((verb, space, self._rank(cta, base), proxy, width, len(addresses), layout, content[1]))
         if len(self._touches) >= _MOST_TOUCHES:
             self._touches.clear()
         self._touches[id(touch)] = touch, number
@@ -370,7 +374,7 @@ def events_of(item: Item) -> Iterator[Event]:
 def global_touches(item: Item) -> list[Touch]:
     """The places in global memory that an item accesses."""
     if isinstance(item, WarpEvents):
-        return [touch for touch in item.touches if touch.space == "global" and touch.verb in ("reads", "writes")]
+        return [touch for touch in item.touches if touch.space == "global" and touch.verb in _PLACED]
     rows, number = item
     if not isinstance(rows, Rows):
         return rows.in_global(number)

@@ -16,6 +16,7 @@ from warploom.checker.model.lifetimes import Lifetimes
 from warploom.checker.model.memories import Memories
 from warploom.checker.model.operations import WARPGROUP, Operations
 from warploom.checker.model.shadow import Access
+from warploom.checker.model.tensor_maps import TensorMaps
 from warploom.checker.report import Finding
 from warploom.checker.rules import Rules
 from warploom.machine.observers.events import Clash, Event, Started, Touch
@@ -35,6 +36,7 @@ class Checker:
         self.barriers = Mbarriers(self.agents, self.rules, self.findings, self.operations)
         self.meetings = Meetings(self.agents, self.rules, self.findings)
         self.memories = Memories(self.agents, self.rules, self.findings)
+        self.maps = TensorMaps(self.agents, self.rules, self.memories)
         self.lifetimes = Lifetimes(self.findings, self.rules)
         self.lints: dict[tuple[str, object], Finding] = {}
         self.events = 0
@@ -85,6 +87,8 @@ class Checker:
                 self._compare_lanes(event, touch, warp)
             if touch.space == "tensor":
                 self.lifetimes.use(touch, access, clock)
+            elif touch.proxy == "tensormap":
+                self.maps.use(access)
             elif touch.cta != warp.cta:
                 self.lifetimes.reach(touch, access)
             self.memories.touch(touch, access, part, clock)
@@ -169,10 +173,13 @@ class Checker:
                 self.meetings.wait(event, warp)
 
     def _fence(self, event: Event) -> None:
+        warp = self.agents.warp(event.agent)
         if event.semantics == "mbarrier_init":
-            self.barriers.fence_init(event, self.agents.warp(event.agent))
+            self.barriers.fence_init(event, warp)
+        elif event.proxy == "tensormap":
+            self.maps.fence(event, warp)
         else:
-            self.memories.fence(event, self.agents.warp(event.agent))
+            self.memories.fence(event, warp)
 
     def _alloc(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
@@ -223,7 +230,7 @@ class Checker:
             self.lifetimes.judge(ctas, self.barriers.ledgers)
             place = warp.components.place
             self.barriers.ledgers = {key: each for key, each in self.barriers.ledgers.items() if key[0] not in ctas}
-            for part in (self.memories, self.meetings, self.operations):
+            for part in (self.memories, self.maps, self.meetings, self.operations):
                 part.forget(ctas)
             self.agents.forget(place)
 

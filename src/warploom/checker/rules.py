@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warploom.checker.model.clocks import PG, Clock, G, Known, P, T, X
-from warploom.checker.model.shadow import Access
+from warploom.checker.model.clocks import PG, PM, Clock, G, Known, P, T, X
+from warploom.checker.model.shadow import Access, Acquire
 from warploom.machine.observers.events import Source
 
 PROFILES = ("strict", "lenient")
@@ -77,6 +77,11 @@ RELAXATIONS: dict[str, Relaxation] = {
         "CUDA C++ programming guide, SIMT architecture: which lane's value remains is undefined; Triton stores the "
         "result of a reduction from all threads that have it, with other rounding where it combines asymmetrically",
     ),
+    "map-read-groups": Relaxation(
+        "a thread's loads have read their tensor maps when it has waited for a bulk group that it committed after them",
+        "PTX ISA, cp.async.bulk.commit_group: operations that complete at an mbarrier are in no bulk group; CUTLASS "
+        "(tma_desc_wait_group, cutlass #2912) and DeepGEMM (#343) wait in this way before they change a map",
+    ),
     "unused-read": Relaxation(
         "a write may race with another warp's read of global memory, if what that computes from it reaches no memory",
         "PTX ISA 8.7 calls it a race; Triton loads a row that is shorter than a CTA in all warps, and stores it in one",
@@ -99,7 +104,8 @@ ASSUMPTIONS: dict[str, str] = {
     "tcgen05-pipe": "tcgen05 operations of one thread that PTX lists as pipelined execute in order",
     "clc-answers": "the tile that an answer of cluster launch control names reaches addresses and predicates of global "
     "memory only, so that answers differ in nothing but the number of tiles of a cluster",
-    "tensor-maps": "tensor maps that the kernel changes are fenced as the PTX ISA asks (not checked)",
+    "tensor-maps": "tensor maps in global memory that a CTA uses without acquiring them, and that this launch does not "
+    "write, have not changed since another launch used their addresses",
     "dependent-launch": "accesses to global memory before griddepcontrol.wait, by threads that have not waited, touch "
     "nothing that the previous launch uses",
     "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
@@ -183,6 +189,39 @@ class Rules:
         return "" if self.lenient else "commit-order"
 
     def _disorder(self, old: Access, new: Access, clock: Clock) -> Problem | None:
+        if new.proxy == "tensormap":
+            return self._unmapped(old, new, clock)
+        problem = self._unordered(old, new, clock)
+        if problem is not None and old.group is not None and _knows_group(clock, old, new):
+            problem = problem._replace(relaxation="map-read-groups")
+        return problem
+
+    def _unmapped(self, old: Access, new: Access, clock: Clock) -> Problem | None:
+        """The use of a tensor map after a write of it: the write must have been released, and acquired in this CTA."""
+        fences = {} if old.acquired is None else old.acquired
+        own = fences.get((new.map, new.cta), ())
+        if any(covers(fence, new.warp, new.lanes, clock) for fence in own):
+            return None
+        problem = self._unordered(old, new, clock)
+        if problem is not None and problem.code != "VISIBILITY":
+            return problem
+        if problem is not None and any(clock.knows(X, fence.component, fence.time) for fence in own):
+            return problem
+        released = "the write was released to the tensormap proxy, and no thread of this CTA has acquired the map since"
+        acquire = "fence.proxy.tensormap::generic.acquire by a thread of this CTA, after the write and before this use"
+        if own:
+            why = "the map was acquired, and nothing orders this use after the fence"
+            missing = "a barrier between fence.proxy.tensormap::generic.acquire and this use"
+        elif any(address == new.map for address, _ in fences):
+            why, missing = f"{released}; a fence of another CTA does not count", acquire
+        elif _known(clock, PM, old, new):
+            why, missing = released, acquire
+        else:
+            why = "the threads are synchronised, but the write was not released to the tensormap proxy"
+            missing = "tensormap.cp_fenceproxy, or fence.proxy.tensormap::generic.release before the synchronisation"
+        return Problem("FENCE_TENSORMAP", why, missing, ordered=True)
+
+    def _unordered(self, old: Access, new: Access, clock: Clock) -> Problem | None:
         if old.value is None:
             code, why = _KINDS[old.writes, new.writes], "the asynchronous operation may not have completed"
             return Problem(code, why, "a wait for the operation's completion")
@@ -223,6 +262,17 @@ class Rules:
         return Problem("FENCE_PROXY", why, missing, relaxation, ordered=True)
 
 
+def covers(fence: Acquire, warp: int, lanes: int, clock: Clock) -> bool:
+    """True if threads of the CTA that use a map have executed a fence themselves, or come after it."""
+    return (fence.warp == warp and not lanes & ~fence.lanes) or clock.knows(G, fence.component, fence.time)
+
+
+def _knows_group(clock: Clock, old: Access, new: Access) -> bool:
+    """True if a bulk group was waited for that a load would be in, if loads were in groups."""
+    assert old.group is not None
+    return old.components is new.components and clock.knows(X, *old.group)
+
+
 def _released_by_a_lane(clock: Clock, old: Access, new: Access) -> bool:
     """True if other lanes of the old access's warp are known at that time, and those that made it are not."""
     if old.components is not new.components or old.asynchronous or old.value is None:
@@ -239,7 +289,7 @@ def _released_by_a_lane(clock: Clock, old: Access, new: Access) -> bool:
 
 
 def row_of(old: Access, new: Access) -> int:
-    """The row in which an access must be known to a later one."""
+    """The row in which an access must be known to a later one; the tensormap proxy needs fences as well."""
     if old.space == "tensor":
         return T if old.proxy in ("tcgen05", "async") else G
     if new.proxy == "async" and old.proxy == "generic":
@@ -273,6 +323,10 @@ def _includes(one: Access, other: Access) -> bool:
 
 def sentence(problem: Problem, old: Access, new: Access) -> str:
     """A problem as a sentence."""
+    if new.map:
+        return f"A use of a tensor map after a write of it: {problem.why}."
+    if old.map:
+        return f"A write of a tensor map after a use of it: {problem.why}."
     spaces = {"tensor": "TMEM"}
     return (
         f"A {_VERBS[new.writes]} of {spaces.get(new.space, new.space + ' memory')} after a {_VERBS[old.writes]}: "

@@ -1,4 +1,4 @@
-"""`warploom explain CODE|INSTRUCTION`: an error of the catalogue, or an instruction form with its semantics."""
+"""`warploom explain CODE|INSTRUCTION`: an error, a finding or a relaxation of a check, or an instruction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from warploom.checker.codes import CODES
+from warploom.checker.rules import ASSUMPTIONS, RELAXATIONS
 from warploom.commands.console import output, printable, table
 from warploom.diagnostics import Diag
 
@@ -25,16 +27,37 @@ def explain(name: str | None) -> None:
         rows = table("", "code", "meaning")
         for entry in Diag:
             rows.add_row(entry.name, Text(entry.meaning))
+        for finding, found in CODES.items():
+            if finding not in Diag.__members__:
+                rows.add_row(finding, Text(f"a check finds: {found.title}"))
         console.print(rows)
         return
-    code = name.upper()
+    code = name.strip().upper()
     if code in Diag.__members__:
         entry = Diag[code]
         console.print(f"{code}: {entry.meaning}\n  {entry.kind}\n  do: {entry.advice}", markup=False)
         return
-    if not _explain_instruction(name.strip(), console):
-        close = get_close_matches(code, Diag.__members__, n=1)
+    if not _explain_check(name.strip(), console) and not _explain_instruction(name.strip(), console):
+        close = get_close_matches(code, [*Diag.__members__, *CODES], n=1)
         raise Diag.NO_SUCH_CODE.error(name=name, hint=f"Did you mean {close[0]}? " if close else "")
+
+
+def _explain_check(name: str, console: Console) -> bool:
+    """Print a code of findings, a relaxation or an assumption of `warploom check`; False if it is none."""
+    found = CODES.get(name.upper())
+    if found is not None:
+        kind = "lint of a check: the verdict does not depend on it" if found.is_lint else "finding of a check: REFUTED"
+        seen = "" if found.replayable else "\n  no schedule of the emulator shows it"
+        console.print(f"{name.upper()}: {found.title}\n  {kind}{seen}\n  do: {found.advice}", markup=False)
+        return True
+    if name in RELAXATIONS:
+        sentence, citation = RELAXATIONS[name].sentence, RELAXATIONS[name].citation
+        console.print(f"{name}: {sentence}\n  relaxation: lenient accepts it\n  {citation}", markup=False)
+        return True
+    if name in ASSUMPTIONS:
+        console.print(f"{name}: {ASSUMPTIONS[name]}\n  assumption: a verdict may rely on it", markup=False)
+        return True
+    return False
 
 
 def _explain_instruction(opcode: str, console: Console) -> bool:

@@ -65,6 +65,8 @@ SWIZZLES: dict[str, Swizzle] = {s.name: s for s in (NONE, B32, B64, B128, B128_A
 Modes without an sm_90 code exist on Blackwell only: on an H200 the driver rejects a tensor map with them. The driver's
 128B_ATOM_32B_FLIP_8B (code 5) is absent: no source says which lines it flips.
 """
+LARGEST_PERIOD = max(s.period for s in SWIZZLES.values())
+"""Tiles that are moved by multiples of these bytes keep every swizzle as it is."""
 BY_SPAN = (B128, B64, B32)
 """The modes that permute granules, the widest first."""
 

@@ -7,6 +7,7 @@ barrier. To know (component, value) is to come after everything that the compone
     G    visible to generic accesses
     P    visible to operations of the async proxy on shared memory that are issued here
     PG   the same on global memory
+    PM   released to the tensormap proxy: a thread that acquires a tensor map now finds it
     PT   received by synchronisation from threads that executed tcgen05.fence::before_thread_sync
     TB   published by tcgen05.fence::before_thread_sync
     T    visible to tcgen05 operations that are issued here
@@ -25,9 +26,9 @@ Triple = tuple[int, int, int]
 Known = tuple[tuple[int, int], ...]
 """Actions, as components and values: to know them is to come after them."""
 
-X, G, P, PG, PT, TB, T = range(7)
-ROWS = 7
-_EXECUTED, _RELEASED, _ACQUIRED = slice(X, X + 1), slice(X, PG + 1), slice(X, PT + 1)
+X, G, P, PG, PM, PT, TB, T = range(8)
+ROWS = 8
+_EXECUTED, _RELEASED, _ACQUIRED = slice(X, X + 1), slice(X, PM + 1), slice(X, PT + 1)
 """The rows that a relaxed synchronisation, a release and an acquire hand over."""
 _FIRST = 96
 """Components that a new cluster has room for: one CTA of a GEMM has about 80."""

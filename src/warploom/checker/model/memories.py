@@ -15,9 +15,9 @@ import numpy.typing as npt
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.model.clocks import PG, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.clocks import PG, PM, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
 from warploom.checker.model.observations import Observations
-from warploom.checker.model.shadow import BLIND, PASSED_OVER, Access, Shadow, Sight
+from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Problem, Rules
 from warploom.hardware.threads import WARP_LANES
@@ -265,8 +265,23 @@ class Memories:
         if self.recorded is not None:
             self.recorded.append((PASSED_OVER, addresses, width))
 
+    def pass_over_map(self, address: int, size: int) -> None:
+        """Take note of a use of a tensor map that is not judged, because what it finds there has not changed."""
+        array, addresses = self._array_at(address), np.array([address], np.int64)
+        if array.reads is not None:
+            self.pass_over(addresses, size, writes=False)
+            return
+        for number in array.shadow.region(addresses, size):
+            atom = array.shadow.atoms[number]
+            if PASSED_READ not in atom.reads:
+                atom.reads = (*atom.reads, PASSED_READ)
+        if self.recorded is not None:
+            self.recorded.append((PASSED_READ, addresses, size))
+
     def repeat(self, access: Access, cta: Triple, components: Components, addresses: Array, width: int) -> None:
         """Judge an access to global memory of a cluster that is equal to another one, against all other clusters."""
+        if access is PASSED_READ:
+            raise Unjudged
         if access is PASSED_OVER:
             self.pass_over(addresses, width, writes=True)
             return
@@ -281,9 +296,20 @@ class Memories:
             if old.components is not components:
                 self._judge(touch, part, clock, old, new, own)
 
+    def last_writes(self, address: int, size: int) -> list[Access | None]:
+        """The last writes of some bytes of global memory; None for bytes that nothing has written."""
+        array = self._array_at(address)
+        if array.reads is not None:
+            return [None]
+        atoms = array.shadow.atoms
+        found = [atoms[each].write for each in array.shadow.region(np.array([address], np.int64), size)]
+        if PASSED_OVER in found:
+            raise Unjudged
+        return list({id(each): each for each in found}.values())
+
     def _sight(self, new: Access, clock: Clock) -> Sight:
         """The rows in which `row_of` looks for an earlier access."""
-        if self.orders is not None:
+        if self.orders is not None or new.proxy == "tensormap":
             return BLIND
         if new.space == "tensor":
             return clock.rows, G, T
@@ -292,7 +318,7 @@ class Memories:
         return clock.rows, P if new.space == "shared" else PG, G
 
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
-        if old is PASSED_OVER:
+        if old is PASSED_OVER or old is PASSED_READ:
             raise Unjudged
         if old.value == new.value and old.source is new.source and old.components is new.components and (
             (old.cta, old.warp) == (new.cta, new.warp) and not old.asynchronous
@@ -500,7 +526,7 @@ def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, source: 
         rows[X] = source.rows[X]
         if part.fenced is not None:
             width = part.fenced.rows.shape[1]
-            rows[G : PG + 1, :width] = part.fenced.rows[G : PG + 1]
+            rows[G : PM + 1, :width] = part.fenced.rows[G : PM + 1]
         source = Clock(rows, None if part.fenced is None else part.fenced.others)
     for other, given in ((place, source.rows), *(source.others or {}).items()):
         held = published.get(other)

@@ -157,8 +157,10 @@ class Operations:
                     event.source, warp.cta, warp.number, event.lanes, writes, touch.space, touch.proxy, warp.components,
                     engine.writes if writes else engine.reads, engine.value,
                 )  # fmt: skip
-                access.asynchronous, access.pipe = True, engine.pipe
-                if is_reduction and touch.space != "tensor":
+                access.asynchronous, access.pipe, access.layout = True, engine.pipe, touch.layout
+                if touch.proxy == "tensormap":
+                    access.map, access.group = int(touch.addresses[0]), self._next_bulk(event, warp)
+                elif is_reduction and touch.space != "tensor":
                     access.scope = "gpu"  # the additions of a reduction are atomic
                 pending.accesses.append((access, _rank(touch) if signals else -1))
         if signals:
@@ -217,6 +219,13 @@ class Operations:
         component = components.of(engine_of(group.kind, warp.cta, warp.number, event.lanes))
         self._latest[component] = value
         return _Engine(component, component, value)
+
+    def _next_bulk(self, event: Event, warp: Warp) -> tuple[int, int]:
+        """The reads of the bulk group that a thread commits next, in which a load is by the practice of CUTLASS."""
+        lane = (event.lanes & -event.lanes).bit_length() - 1
+        thread = (warp.cta, warp.number, lane)
+        self._bulk.add(thread)
+        return warp.components.of(("bulk reads", *thread)), warp.committed("bulk")[lane] + 1
 
     def _copy(self, event: Event, warp: Warp, carried: Clock | None) -> _Engine:
         """A copy by `cp.async`, or an arrival that follows all copies of its own lanes."""

@@ -8,7 +8,7 @@ again, so that a stage of a pipeline soon is a few atoms, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from warploom.checker.model.clocks import Components, Rows, Triple
 from warploom.diagnostics import Loc
 from warploom.machine.observers.events import Source, Touch
+from warploom.machine.observers.layouts import Layout
 from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]
@@ -27,12 +28,22 @@ _MOST_BEFORE = 64
 """Accesses before a strong write that are kept."""
 
 
+class Acquire(NamedTuple):
+    """A fence that has acquired a tensor map: its component and time, and the lanes that executed it."""
+
+    component: int
+    time: int
+    warp: int
+    lanes: int
+
+
 class Access:
     """One read or write, as the shadow keeps it."""
 
     __slots__ = (
-        "asynchronous", "barrier", "changes", "component", "components", "cta", "lanes", "name", "phase", "pipe",
-        "proxy", "repeated", "rounds", "scope", "source", "space", "value", "warp", "writes",
+        "acquired", "asynchronous", "barrier", "changes", "component", "components", "cta", "group", "lanes", "layout",
+        "map", "name", "phase", "pipe", "proxy", "repeated", "rounds", "scope", "source", "space", "value", "warp",
+        "writes",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +64,14 @@ class Access:
         self.pipe: object = None
         self.barrier = ""
         self.phase: int | None = None
+        self.layout: Layout | None = None
+        """The layout of the tile that a tensor copy writes or reads in shared memory."""
+        self.map = 0
+        """The address of the tensor map that is read through the proxy `tensormap`."""
+        self.acquired: dict[tuple[int, Triple], tuple[Acquire, ...]] | None = None
+        """Of a write, by the address of a tensor map and a CTA: the fences that have acquired the map since."""
+        self.group: tuple[int, int] | None = None
+        """Of a read of a tensor map by a load: its place among the bulk groups of its thread, as if it were in one."""
 
     def of_cluster(self, cta: Triple, components: Components) -> Access:
         """The same access of another cluster that does the same."""
@@ -63,15 +82,20 @@ class Access:
         made.scope, made.changes, made.rounds, made.repeated, made.asynchronous = (
             self.scope, self.changes, self.rounds, self.repeated, self.asynchronous,
         )  # fmt: skip
-        made.barrier, made.phase = self.barrier, self.phase
+        made.barrier, made.phase, made.map = self.barrier, self.phase, self.map
         return made
 
 
-PASSED_OVER = Access(
-    Source(Loc("<machine>", 0), Instruction("")), (0, 0, 0), 0, 0, writes=True, space="global", proxy="generic",
-    components=Components((-1, -1, -1)), component=-1, value=None,
+PASSED_OVER, PASSED_READ = (
+    Access(
+        Source(Loc("<machine>", 0), Instruction("")), (0, 0, 0), 0, 0, writes=writes, space="global", proxy="generic",
+        components=Components((-1, -1, -1)), component=-1, value=None,
+    )
+    for writes in (True, False)
 )  # fmt: skip
-"""A write that was not judged: another access to its bytes would have to be judged with it."""
+"""A write and a read that were not judged: another access to these bytes would have to be judged with the write, and a
+write with the read.
+"""
 
 
 class Atom:

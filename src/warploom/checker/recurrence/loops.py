@@ -99,6 +99,15 @@ class Loops:
         self._values: dict[int, Expression] = {}
         self._ahead: dict[int, frozenset[int]] = {}
 
+    def release_of_maps(self) -> Op | None:
+        """An instruction of a loop that releases tensor maps. What is in global memory is no part of a state, and maps
+        that no loop changes are known ever better: a repeated part finds nothing in them that it has not found.
+        """
+        inside = frozenset().union(*self.bodies.values())
+        ops = (op for block in self.flow.blocks if block.index in inside for op in block.ops)
+        maps = (op for op in ops if any(e.verb == "fences" and e.proxy == "tensormap" for e in op.form.effects))
+        return next((op for op in maps if op["sem"] != "acquire"), None)
+
     def _bodies(self) -> dict[int, frozenset[int]]:
         """The blocks of every natural loop, by its head."""
         before = self._before

@@ -202,6 +202,8 @@ class Family:
             raise Refused(f"control depends on data: `{text}`")
         if names := owners(self.steering.specials):
             raise Refused(f"control depends on {', '.join(names)}")
+        if (op := self.variants.loops.release_of_maps()) is not None:
+            raise Refused(f"a loop changes tensor maps: `{' '.join(op.instruction.text.split())}`")
 
     def run(self, k: Dimension, tiles: Tiles | None, steps: int, count: int = 1, watch: Watch | None = None) -> Checked:
         """Check one size; a finding or an error ends the search. `watch` says where its state is taken."""

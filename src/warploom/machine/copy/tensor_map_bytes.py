@@ -30,6 +30,7 @@ from warploom.host.tensor_map import BoxGeometry, TensorMap
 from warploom.machine.copy.boxes import map_row
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
+from warploom.machine.observers.layouts import Layout, layout_of_map
 
 if TYPE_CHECKING:
     from warploom.machine.core.grid import Grid
@@ -70,6 +71,11 @@ class MappedTensor:
     def memory(self) -> tuple[int, int]:
         """The host address of the buffer, and its bytes."""
         return address_of(self.region.data), self.region.data.nbytes
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of its boxes in shared memory, for observers."""
+        return layout_of_map(self.geometry)
 
 
 def encode(map_: TensorMap, address: int) -> bytes:
@@ -154,14 +160,19 @@ def mapped(grid: Grid, address: int) -> MappedTensor:
     return known
 
 
-def _bytes_at(grid: Grid, address: int) -> bytes:
+def place_in_parameters(grid: Grid, address: int) -> int | None:
+    """The place of a tensor map among the bytes of the parameters; None for one that is elsewhere."""
     params = grid.params
-    at = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
-    start = at - params.base
+    start = (address - PARAM_WINDOW if address >= PARAM_WINDOW else address) - params.base
+    return start if 0 <= start <= params.size - MAP_BYTES else None
+
+
+def _bytes_at(grid: Grid, address: int) -> bytes:
     if address % MAP_ALIGNMENT:
         raise Diag.MISALIGNED.error(what=f"The tensor map at {address:#x}", align=MAP_ALIGNMENT)
-    if 0 <= start <= params.size - MAP_BYTES:
-        return params.data[start : start + MAP_BYTES].tobytes()
+    place = place_in_parameters(grid, address)
+    if place is not None:
+        return grid.params.data[place : place + MAP_BYTES].tobytes()
     region = grid.memory.find(address, MAP_BYTES)
     if region is None:
         note = grid.memory.describe(address)

@@ -47,7 +47,7 @@ from warploom.machine.copy.bulk import (
     submit,
 )
 from warploom.machine.copy.pixels import halo_and_shifts
-from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, replaced
+from warploom.machine.copy.tensor_map_bytes import MappedTensor, mapped, place_in_parameters, replaced
 from warploom.machine.core.group import WARP
 from warploom.machine.core.participation import whole_warps
 from warploom.machine.core.registry import Run, executes
@@ -55,7 +55,7 @@ from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, ba
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.observers.deferred import OneOperation, Operations
-from warploom.machine.observers.events import CommitGroup, Touch, Triple
+from warploom.machine.observers.events import CommitGroup, Touch, Triple, run_of_bytes
 from warploom.machine.observers.reporting import Reporter
 from warploom.machine.routines.mbarrier_rows import TX
 from warploom.ptx.analysis.storage import size_of
@@ -133,8 +133,8 @@ class _Met(NamedTuple):
     places: int
     granules: int
     copy: Callable[[int, int, int, int, int, int], None]
-    touches: tuple[Touch, Touch] | None
-    """The places that it writes, and the barrier that it counts on; None without observers."""
+    touches: tuple[Touch, ...] | None
+    """The places that it writes, the barrier that it counts on, and its map; None without observers."""
 
 
 def _alone(g: Group, mask: Array | None) -> tuple[Routines | None, int]:
@@ -173,13 +173,14 @@ def load(op: Op) -> Run:
                 tensor = MappedTensor(tensor.geometry.with_halo(halo), tensor.region, tensor.origin)
         owner, offset = _span(g.cta, dst, tensor, four=four, own=local)
         for target, signal in _targets(g.cta, owner, barrier, ctas, pair):
-            _issue(g, target, offset, tensor, coords, shift, signal)
+            _issue(g, target, offset, tensor, where, coords, shift, signal)
 
     def _issue(
         g: Group,
         target: Cta,
         offset: int,
         tensor: MappedTensor,
+        where: int,
         coords: tuple[int, ...],
         shift: tuple[int, ...],
         signal: int,
@@ -209,7 +210,7 @@ def load(op: Op) -> Run:
         def touches() -> tuple[Touch, ...]:
             written = _in_shared("writes", tensor, target.index, target.rank, offset, four=four)
             read = _in_global("reads", tensor, coords, shift, four=four)
-            return (*read, written, barrier_touch("completes", g.cta, signal))
+            return (*read, written, barrier_touch("completes", g.cta, signal), *_map_read(g.grid, where))
 
         submit(g, op, complete, touches=touches)
 
@@ -293,7 +294,7 @@ def load(op: Op) -> Run:
         touches = None
         if grid.reporter is not None:
             written = _in_shared("writes", tensor, cta.index, cta.rank, offset, four=False)
-            touches = written, barrier_touch("completes", cta, barrier)
+            touches = written, barrier_touch("completes", cta, barrier), *_map_read(grid, where)
         met[dst, where, barrier] = _Met(
             owner, barrier & OFFSET_MASK, tensor, geometry, *tensor.memory,
             *placed_at(geometry, cta.shared_memory[0], offset), routines.granules.load_box, touches,
@@ -401,7 +402,16 @@ def _in_shared(verb: str, tensor: MappedTensor, cta: Triple, rank: int, offset: 
     """The part of a CTA's shared memory that a copy touches."""
     size = tensor.geometry.shared_bytes * (_FOUR_ROWS if four else 1)
     addresses, width = shared_runs(tensor.geometry, offset, size)
-    return Touch(verb, "shared", cta, "async", addresses | rank << RANK_SHIFT, width)
+    return Touch(verb, "shared", cta, "async", addresses | rank << RANK_SHIFT, width, tensor.layout)
+
+
+def _map_read(grid: Grid, where: int) -> tuple[Touch, ...]:
+    """The bytes of a tensor map that a copy reads; those of parameters and constants never change."""
+    region = None if place_in_parameters(grid, where) is not None else grid.memory.find(where, MAP_BYTES)
+    constants = (each.name for each in grid.program.module.variables if each.space == "const")
+    if region is None or region.name in constants:
+        return ()
+    return (run_of_bytes("reads", "global", None, where, MAP_BYTES, "tensormap"),)
 
 
 def _targets(cta: Cta, owner: Cta, barrier: int, ctas: int | None, pair: bool) -> list[tuple[Cta, int]]:
@@ -453,7 +463,8 @@ def store(op: Op) -> Run:
 
         sources, whole = groups_of(g.cta, READS), groups_of(g.cta, WRITES)
         group = whole.open_group(g, thread)
-        taken = partial(_taken, g.cta.index, g.cta.rank, tensor, coords, offset)
+        map_read = _map_read(g.grid, where) if g.grid.reporter is not None else ()
+        taken = partial(_taken, g.cta.index, g.cta.rank, tensor, coords, offset, map_read)
         written = partial(_written, tensor, coords)
         first = submit(g, op, read, touches=taken, group=group)
         second = submit(g, op, write, touches=written, group=group, after=(first,))
@@ -461,13 +472,19 @@ def store(op: Op) -> Run:
         whole.add(second, thread)
 
     def _taken(
-        cta: Triple, cta_rank: int, tensor: MappedTensor, coords: tuple[int, ...], offset: int
+        cta: Triple,
+        cta_rank: int,
+        tensor: MappedTensor,
+        coords: tuple[int, ...],
+        offset: int,
+        map_read: tuple[Touch, ...],
     ) -> tuple[Touch, ...]:
-        """The part of shared memory that a store reads."""
+        """The part of shared memory that a store reads, and its map."""
         if four:
-            return (_in_shared("reads", tensor, cta, cta_rank, offset, four=True),)
+            return (_in_shared("reads", tensor, cta, cta_rank, offset, four=True), *map_read)
         addresses, width = stored_runs(tensor.geometry, coords, offset)
-        return (Touch("reads", "shared", cta, "async", addresses | cta_rank << RANK_SHIFT, width),)
+        addresses = addresses | cta_rank << RANK_SHIFT
+        return (Touch("reads", "shared", cta, "async", addresses, width, tensor.layout), *map_read)
 
     def _written(tensor: MappedTensor, coords: tuple[int, ...]) -> tuple[Touch, ...]:
         """The part of global memory that a store writes, and reads where it is combined with it."""
@@ -490,7 +507,7 @@ def store(op: Op) -> Run:
             count_bytes(g, "shared->global", geometry.box_bytes)
             if (reporter := g.grid.reporter) is not None:
                 group = groups_of(g.cta, WRITES).open_group(g, g.first_warp * WARP + lane)
-                report(g.cta, reporter, group, tensor, coords, offset)
+                report(g.cta, reporter, group, tensor, coords, offset, _map_read(g.grid, where))
         return done
 
     def report(
@@ -500,18 +517,20 @@ def store(op: Op) -> Run:
         tensor: MappedTensor,
         coords: tuple[int, ...],
         offset: int,
+        map_read: tuple[Touch, ...],
     ) -> None:
         """Tell of a store of a box wholly inside its tensor, which is complete: it has read, and written."""
         assert group is not None
         agents, source = reporter.agents, reporter.actor.source
-        taken = partial(_taken, cta.index, cta.rank, tensor, coords, offset)  # the object serves other CTAs later
+        # the object serves other CTAs later
+        taken = partial(_taken, cta.index, cta.rank, tensor, coords, offset, map_read)
 
         def each() -> Iterator[OneOperation]:
             yield agents, source, taken()
             yield agents, source, _written(tensor, coords)
 
         ((agent, lanes),) = agents
-        likeness = agent.warp, lanes, source.number, offset, tensor.geometry
+        likeness = agent.warp, lanes, source.number, offset, tensor.geometry, len(map_read)
         reporter.again(Operations(agents, 2, each, likeness), group, step=0, at_once=True)
 
     def run(g: Group, mask: Array | None, where: Any, coords: Any, src: Any, policy: Any = None) -> None:

@@ -31,6 +31,7 @@ from warploom.machine.memory.proxy_visibility import Sight
 from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.observers.deferred import Again, Agents, OneOperation, Operations
 from warploom.machine.observers.events import WORD, CommitGroup, Source, Touch, Triple, agent_of, warps_of
+from warploom.machine.observers.layouts import layout_of_operand
 from warploom.machine.observers.reporting import Issued
 from warploom.machine.tensor.operands import footprint
 from warploom.machine.tensor.register_rows import RowNames, Rows
@@ -540,7 +541,8 @@ def _touches(issue: Issue, cta: Triple, rank: int) -> tuple[Touch, ...]:
         if form is not None and isinstance(value, int):
             descriptor = decode_shared_descriptor(value, FAMILY)
             granules = footprint(descriptor, form.rows, form.k, form.element, mn_major=form.mn_major)
-            found.append(Touch("reads", "shared", cta, "async", granules | rank << RANK_SHIFT, GRANULE))
+            layout = layout_of_operand(descriptor, form.element)
+            found.append(Touch("reads", "shared", cta, "async", granules | rank << RANK_SHIFT, GRANULE, layout))
     if isinstance(issue.a, RowNames):
         found.append(_registers("reads", cta, issue.a))
     if issue.accumulate:

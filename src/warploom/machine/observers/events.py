@@ -16,6 +16,7 @@ import numpy.typing as npt
 from warploom.diagnostics import Loc
 from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.access_log import AGENT, CHANGES, LANES, MOST_LANES, SITE, STEP, addresses_of, agent_parts
+from warploom.machine.observers.layouts import Layout
 from warploom.ptx.syntax.model import Instruction
 
 Array = npt.NDArray[Any]
@@ -29,7 +30,9 @@ class Touch(NamedTuple):
     A lane's access, the rows of a box, the granules of an operand and a plain range all have this form. `cta` owns the
     memory (None: global). Shared addresses are those of the cluster: rank << 24 | offset. In TMEM an address
     is lane << 16 | column and a run goes along the columns, four bytes each. In registers it is the row of the register
-    file. An access of a warp has one address for each lane of its event, or one for all of them.
+    file. An access of a warp has one address for each lane of its event, or one for all of them. A tensor copy and a
+    matrix descriptor say the `layout` of what they touch in shared memory. A tensor copy reads its map in global memory
+    through the proxy `tensormap`.
     """
 
     verb: str
@@ -38,6 +41,7 @@ class Touch(NamedTuple):
     proxy: str
     addresses: Array
     width: int
+    layout: Layout | None = None
 
     @property
     def bytes(self) -> int:
@@ -46,7 +50,7 @@ class Touch(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Everything but the addresses."""
-        return self.verb, self.space, self.cta, self.proxy, self.width
+        return self.verb, self.space, self.cta, self.proxy, self.width, self.layout
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Touch):
@@ -150,12 +154,12 @@ class Event(NamedTuple):
 
     `kind` is issue, complete, access, arrive, wait, fence, alloc, free or exit, and `verb` the effect of the
     instruction's row after it; `operation` where an operation is issued or completes, `phase` where a barrier's phase
-    does. `lanes`
-    are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects, completes) or
-    threads. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has not `passed` names
-    the phase it asked for. `operation` is the number that joins an issue, its complete, and what its completion does.
-    A wait for groups may `leave` so many of the latest incomplete. A store `changes` memory unless every byte had the
-    stored value before; with a `clash`, its lanes store different values to one address.
+    does. `lanes` are the lanes of the agent's warp as bits. `count` is what a barrier counts: arrivals, bytes (expects,
+    completes) or threads; of a `setmaxnreg` it is the registers that each thread then has. A fence with `touches` is
+    about these bytes alone. `phase` is the one that an arrival belongs to or that a wait has passed; a wait that has
+    not `passed` names the phase it asked for. `operation` is the number that joins an issue, its complete, and what its
+    completion does. A wait for groups may `leave` so many of the latest incomplete. A store `changes` memory unless
+    every byte had the stored value before; with a `clash`, its lanes store different values to one address.
     """
 
     kind: str
@@ -484,7 +488,7 @@ class Rows:
             else:
                 given = addresses if lanes == WORD else addresses[_lanes(lanes)]
             owner = None if said.space in ("global", "const", "param") else index
-            touches = (_new(Touch, (site.verb, said.space, owner, said.proxy, given.copy(), site.width)),)
+            touches = (_new(Touch, (site.verb, said.space, owner, said.proxy, given.copy(), site.width, None)),)
         event: Event = _new(
             Event,
             (

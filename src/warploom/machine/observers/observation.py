@@ -70,6 +70,8 @@ _DEFAULTS = {
 }
 """(semantics, scope) where an instruction says neither (PTX ISA: ld, st, mbarrier.arrive, mbarrier.try_wait, bar)."""
 _OUTPUTS = ("out", "pair", "outs")
+_PLACED = frozenset({"reads", "writes", "fences"})
+"""Effects whose events have the bytes at an operand's address."""
 _REACHED = frozenset({"", "shared", "global"})
 """Spaces that other threads reach; empty for a generic address."""
 _WINDOW_SHIFT = WINDOW_BYTES.bit_length() - 1
@@ -113,7 +115,9 @@ _SHAPES: dict[str, Callable[[Op], tuple[int, int]]] = {
     "stmatrix": _matrix_rows,
     "wmma.load": lines_of,
     "wmma.store": lines_of,
-    **dict.fromkeys(("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy"), _tensor_map),
+    **dict.fromkeys(
+        ("tensormap.replace", "tensormap.replace.whole", "tensormap.cp_fenceproxy", "fence.tensormap"), _tensor_map
+    ),
 }
 """The bytes at each address and the lanes of a warp that give one, where the type does not tell."""
 
@@ -357,7 +361,7 @@ class Reports:
         self.has_outputs = any(slot.kind in _OUTPUTS and op.operands[slot.name] is not None for slot in op.form.slots)
         here = [effect for effect in effects if not effect.later]
         self.here = [(effect.verb, self.places.get(effect.operand, -1), _declared(op, effect)) for effect in here]
-        self.accesses = any(verb in ("reads", "writes") and place >= 0 for verb, place, _ in self.here)
+        self.accesses = any(verb in _PLACED and place >= 0 for verb, place, _ in self.here)
         self.width, self.givers = _SHAPES.get(op.family, _elements)(op)
         self.stores = op.family == "stmatrix" or (op.family == "st" and op["space"].partition("::")[0] in _REACHED)
         self.has_row = len(effects) == 1 and op.family in _ROWS and self.here[0][2].space in ("shared", "global")
@@ -431,7 +435,7 @@ def _accessing(reports: Reports, run: Any, grid: Grid, reporter: Reporter) -> An
                 address = operands[place] if 0 <= place < len(operands) else None
                 if op.family in ("wmma.load", "wmma.store"):
                     address = line_addresses(op, address, operands[places["stride"]], group.lanes)
-                if verb in ("reads", "writes") and address is not None:
+                if verb in _PLACED and address is not None:
                     if rows is not None and not clashes and rows.add(group, actor.lanes, address, changed):
                         continue
                     for number in range(group.warps):
@@ -442,7 +446,7 @@ def _accessing(reports: Reports, run: Any, grid: Grid, reporter: Reporter) -> An
                             if clash is not None and not (some >> clash.one & some >> clash.other & 1):
                                 clash = None  # lanes of another space or CTA
                             reporter.tell(
-                                "access", verb, (touch,), declared=found, changes=changed[number], clash=clash
+                                _KIND[verb], verb, (touch,), declared=found, changes=changed[number], clash=clash
                             )
                     reporter.narrow(actor.lanes)
                 elif verb not in actor.reported:

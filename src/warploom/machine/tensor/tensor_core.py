@@ -33,6 +33,7 @@ from warploom.machine.memory.shared_memory import RANK_SHIFT
 from warploom.machine.numerics.products import Factor, products_of_steps
 from warploom.machine.observers.deferred import Agents, OneOperation, Operations
 from warploom.machine.observers.events import Agent, CommitGroup, Source, Touch, Touches, Triple, agent_of
+from warploom.machine.observers.layouts import layout_of_operand
 from warploom.machine.tensor.accumulators import (
     accumulator_view,
     add_products,
@@ -103,7 +104,8 @@ class Owner(NamedTuple):
 
 def _operand(owner: Owner, descriptor: SharedDescriptor, form: _Form) -> Touch:
     """An operand in a CTA's shared memory, for observers."""
-    return Touch("reads", "shared", owner.cta, "async", _granules(descriptor, form, owner.rank), GRANULE)
+    granules, layout = _granules(descriptor, form, owner.rank), layout_of_operand(descriptor, form.element)
+    return Touch("reads", "shared", owner.cta, "async", granules, GRANULE, layout)
 
 
 @lru_cache(maxsize=1 << 9)

@@ -23,6 +23,7 @@ from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, sh
 from warploom.machine.instructions.tcgen05.load_store import fence_after
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.observers.events import Touch
+from warploom.machine.observers.layouts import layout_of_operand
 from warploom.machine.tensor.accumulators import accumulator_view, tensor_copy
 from warploom.machine.tensor.elements import expand_padded
 from warploom.machine.tensor.operands import footprint
@@ -369,7 +370,7 @@ def _copy(
         found: list[Touch] = []
         for cta in core.ctas:
             addresses = footprint(read, shape.rows, shape.row_bytes, "u8") | cta.rank << RANK_SHIFT
-            found.append(Touch("reads", "shared", cta.index, "async", addresses, GRANULE))
+            found.append(Touch("reads", "shared", cta.index, "async", addresses, GRANULE, layout_of_operand(read)))
             found.append(cells("writes", cta.index, targets + place[0], place[1], shape.row_bytes // 4))
         return tuple(found)
 
