@@ -10,7 +10,7 @@ from typing import Any
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.dependent_launch import early_accesses
-from warploom.checker.determinism import Influence, influences, polls, reason, unmodelled
+from warploom.checker.determinism import Influence, influences, polls, reallocates, reason
 from warploom.checker.event_streams import Shapes
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.registers import hazards
@@ -33,6 +33,7 @@ DEFAULT_LIMIT = 50_000_000
 DEFAULT_BUDGET = 8
 SIZES = ("launch", "all", "pairs")
 _MISSABLE = "a thread waits for the value of a location that stores change without an order, and may never see it"
+_ORDERS = "the orders in which warps may come to setmaxnreg are too many to be searched"
 _MOST_LINES = 4
 _FEWER_SMS = (1, 2)
 """SMs with which a kernel that asks for work runs again: its clusters then process more tiles each."""
@@ -174,7 +175,8 @@ class _Judged:
         kinds = {each.kind for each in found}
         if polls(program.flow):
             self.rules.assumed["monotone-flags"] += 1
-        self.rules.assumed.update(unmodelled(program.flow))
+        if reallocates(program.flow) and not any(map(program.kernel.directive, ("maxnreg", "minnctapersm"))):
+            self.rules.assumed["register-budget"] += 1
         early = early_accesses(program.flow)
         if early:
             self.rules.assumed["dependent-launch"] += len(early)
@@ -209,6 +211,8 @@ class _Judged:
         if (store := checker.memories.missable()) is not None and not any(_MISSABLE in each for each in self.reasons):
             text = " ".join(store.source.instruction.text.split())
             self.reasons.append(f"{_MISSABLE} ({store.source.loc}: `{text[:80]}`)")
+        if checker.registers.has_too_many_orders and _ORDERS not in self.reasons:
+            self.reasons.append(_ORDERS)
         if checker.agents.converged:
             self.rules.assumed["convergence"] += 1
         return checked

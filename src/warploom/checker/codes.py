@@ -100,6 +100,16 @@ CODES: dict[str, Code] = {
         "TMEM is freed while it may be in use",
         "Order `tcgen05.dealloc` after the last access: by a barrier that all its users arrive at.",
     ),
+    "REGISTER_BUDGET": Code(
+        "setmaxnreg.inc may wait for ever",
+        "Let the counts of all warps add up to at most those at launch, and let no warp that gives registers back wait "
+        "before its `setmaxnreg.dec` for one that takes more.",
+    ),
+    "REGISTER_SYNC": Code(
+        "two setmaxnreg of a warpgroup whose warps are not synchronised between them",
+        "Execute a barrier of the warpgroup's 128 threads between one `setmaxnreg` and the next.",
+        replayable=False,
+    ),
     "REMOTE_AFTER_EXIT": Code(
         "a CTA may exit before another one reaches it",
         "Let the CTA wait for the last remote arrival or access, or end with a cluster barrier.",

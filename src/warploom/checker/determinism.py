@@ -122,16 +122,9 @@ def _reaches(flow: Flow, source: Op, sinks: set[int]) -> bool:
 
 
 @once
-def unmodelled(flow: Flow) -> tuple[str, ...]:
-    """The parts of a kernel that the checker does not judge, as names of assumptions."""
-    opcodes = {op.instruction.opcode for block in flow.blocks for op in block.ops}
-    return tuple(name for name, starts in _UNMODELLED.items() if any(each.startswith(starts) for each in opcodes))
-
-
-_UNMODELLED = {
-    "register-budget": ("setmaxnreg",),
-}
-"""Instructions by the assumption that they are used correctly."""
+def reallocates(flow: Flow) -> bool:
+    """True if warps change the number of their registers."""
+    return any(op.family == "setmaxnreg" for block in flow.blocks for op in block.ops)
 
 
 @once

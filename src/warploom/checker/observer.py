@@ -15,6 +15,7 @@ from warploom.checker.model.clocks import Triple
 from warploom.checker.model.lifetimes import Lifetimes
 from warploom.checker.model.memories import Memories
 from warploom.checker.model.operations import WARPGROUP, Operations
+from warploom.checker.model.register_budget import RegisterBudgets
 from warploom.checker.model.shadow import Access
 from warploom.checker.model.tensor_maps import TensorMaps
 from warploom.checker.report import Finding
@@ -38,6 +39,7 @@ class Checker:
         self.memories = Memories(self.agents, self.rules, self.findings)
         self.maps = TensorMaps(self.agents, self.rules, self.memories)
         self.lifetimes = Lifetimes(self.findings, self.rules)
+        self.registers = RegisterBudgets(self.agents, self.rules, self.findings)
         self.lints: dict[tuple[str, object], Finding] = {}
         self.events = 0
         self._wgmma: tuple[Event | None, list[Access]] = (None, [])
@@ -183,6 +185,9 @@ class Checker:
 
     def _alloc(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
+        if event.space == "register":
+            self.registers.change(event, warp)
+            return
         part = self.agents.act(warp, event.lanes)[0]
         if event.barrier is not None:
             self.barriers.init(event, warp, part)
@@ -194,6 +199,9 @@ class Checker:
 
     def _free(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
+        if event.space == "register":
+            self.registers.change(event, warp)
+            return
         part = self.agents.act(warp, event.lanes)[0]
         if event.barrier is not None:
             self.barriers.inval(event, part)
@@ -228,6 +236,7 @@ class Checker:
         if self.lifetimes.is_over(ctas):
             self._lint_unwaited(ctas)
             self.lifetimes.judge(ctas, self.barriers.ledgers)
+            self.registers.end(sorted(ctas))
             place = warp.components.place
             self.barriers.ledgers = {key: each for key, each in self.barriers.ledgers.items() if key[0] not in ctas}
             for part in (self.memories, self.maps, self.meetings, self.operations):

@@ -82,6 +82,10 @@ RELAXATIONS: dict[str, Relaxation] = {
         "PTX ISA, cp.async.bulk.commit_group: operations that complete at an mbarrier are in no bulk group; CUTLASS "
         "(tma_desc_wait_group, cutlass #2912) and DeepGEMM (#343) wait in this way before they change a map",
     ),
+    "setmaxnreg-sync": Relaxation(
+        "the warps of a warpgroup need no synchronisation between one setmaxnreg and the next",
+        "PTX ISA 9.7.20.5 requires it; Triton's partitions, which may be parts of a warpgroup, change their own counts",
+    ),
     "unused-read": Relaxation(
         "a write may race with another warp's read of global memory, if what that computes from it reaches no memory",
         "PTX ISA 8.7 calls it a race; Triton loads a row that is shorter than a CTA in all warps, and stores it in one",
@@ -108,7 +112,8 @@ ASSUMPTIONS: dict[str, str] = {
     "write, have not changed since another launch used their addresses",
     "dependent-launch": "accesses to global memory before griddepcontrol.wait, by threads that have not waited, touch "
     "nothing that the previous launch uses",
-    "register-budget": "the registers of all warps fit the budget of the CTA at every setmaxnreg (as in this run)",
+    "register-budget": "without .maxnreg and .minnctapersm, threads begin with an even share of an SM's registers, or "
+    "with less if a setmaxnreg.inc asks for less (ptxas 13 ignores setmaxnreg there)",
     "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
     "and so may the numbers computed from it; nothing else does",
     "fresh-tiles": "different clusters, and different passes of a tile loop, write different parts of the output for "

@@ -238,6 +238,8 @@ class Family:
             sizes.error.notes = (*sizes.error.notes, f"found with {what}")
         if sizes.findings or sizes.error is not None:
             raise Refused(f"there is a finding with {what}")
+        if checked.checker.registers.has_too_many_orders:
+            raise Refused(f"the orders of setmaxnreg are too many to be searched with {what}")
         return checked
 
     def apart(self, make: Callable[[], T]) -> Part[T]:

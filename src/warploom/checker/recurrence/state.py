@@ -351,6 +351,7 @@ def _knowledge(
     form.plain(checker.barriers.arriving(names.place))
     checker.meetings.describe(form, counts)
     checker.lifetimes.describe(form)
+    checker.registers.describe(form)
     return form, counts
 
 

@@ -11,6 +11,7 @@ from warploom.machine.core.convergence import absent
 from warploom.machine.core.group import WARP, WARPGROUP, Waitable
 from warploom.machine.core.lane_masks import lane_bits
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.observers.events import WORD
 from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Immediate
 
@@ -115,7 +116,12 @@ def set_registers(op: Op) -> Run:
             return False
         g.grid.effects += 1
         pool.free -= need
-        for warp in warps:
+        reporter = g.grid.reporter
+        for at, warp in enumerate(warps):
+            if reporter is not None:
+                reporter.narrow(reporter.actor.lanes & WORD << WARP * at)
+                kind, verb = ("alloc", "allocates") if action == "inc" else ("free", "frees")
+                reporter.tell(kind, verb, count=count, leave=pool.owned[warp])
             pool.owned[warp] = count
             pool.steps[warp].append(f"{action} {count}")
         if need < 0:
