@@ -118,6 +118,17 @@ CODES: dict[str, Code] = {
         "a read of memory that was never written",
         "Write the bytes first, or do not read them.",
     ),
+    "LAYOUT_MISMATCH": Code(
+        "a tile is read in another layout than it was copied",
+        "Give the tensor map and its reader (a matrix descriptor, or the map of a store) one swizzle and one element "
+        "type; a tile that TMA copies needs no base offset.",
+        replayable=False,
+    ),
+    "LAYOUT_REINTERPRETED": Code(
+        "a tile is read in another form than it was copied",
+        "Check that this is meant: the swizzle, the element type and the strides of the descriptor.",
+        is_lint=True,
+    ),
     "OUTPUT_OVERLAP": Code(
         "two CTAs write one element, with equal values",
         "Let one CTA write each element, unless they compute it twice on purpose.",

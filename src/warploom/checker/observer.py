@@ -12,6 +12,7 @@ from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Warp
 from warploom.checker.model.barriers import Mbarriers, Meetings
 from warploom.checker.model.clocks import Triple
+from warploom.checker.model.layouts import Layouts
 from warploom.checker.model.lifetimes import Lifetimes
 from warploom.checker.model.memories import Memories
 from warploom.checker.model.operations import WARPGROUP, Operations
@@ -36,11 +37,11 @@ class Checker:
         self.operations = Operations(self.agents, self.rules)
         self.barriers = Mbarriers(self.agents, self.rules, self.findings, self.operations)
         self.meetings = Meetings(self.agents, self.rules, self.findings)
-        self.memories = Memories(self.agents, self.rules, self.findings)
+        self.lints: dict[tuple[str, object], Finding] = {}
+        self.memories = Memories(self.agents, self.rules, self.findings, Layouts(self.findings, self.lints))
         self.maps = TensorMaps(self.agents, self.rules, self.memories)
         self.lifetimes = Lifetimes(self.findings, self.rules)
         self.registers = RegisterBudgets(self.agents, self.rules, self.findings)
-        self.lints: dict[tuple[str, object], Finding] = {}
         self.events = 0
         self._wgmma: tuple[Event | None, list[Access]] = (None, [])
         """The latest wgmma that was issued, with its accesses."""

@@ -16,6 +16,7 @@ from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, PM, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.layouts import Layouts
 from warploom.checker.model.observations import Observations
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight
 from warploom.checker.report import Finding
@@ -68,8 +69,8 @@ class _Array:
 class Memories:
     """The shadows of all memories of a launch."""
 
-    def __init__(self, agents: Agents, rules: Rules, findings: Findings) -> None:
-        self._agents, self._rules, self._findings = agents, rules, findings
+    def __init__(self, agents: Agents, rules: Rules, findings: Findings, layouts: Layouts) -> None:
+        self._agents, self._rules, self._findings, self._layouts = agents, rules, findings, layouts
         self.of_ctas: dict[tuple[str, Triple | None], Shadow] = {}
         self._arrays: dict[int, _Array] = {}
         self._placed: tuple[Placed, ...] = ()
@@ -193,6 +194,8 @@ class Memories:
             party = self._findings.access(access, _span(touch))
             text = f"A read of {'TMEM' if touch.space == 'tensor' else 'shared memory'} that nothing has written."
             self._findings.add("UNINITIALISED", text, (party,), missing="a write of these bytes")
+        if touch.layout is not None and not access.writes:
+            self._layouts.compare(touch, access, shadow, region, _span(touch))
 
     def sees(self, touch: Touch, access: Access, clock: Clock) -> bool:
         """True if a read of shared memory that was kept is in order for another agent with this knowledge too."""

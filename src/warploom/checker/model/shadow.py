@@ -332,6 +332,15 @@ class Shadow:
             return None
         return self.atoms[int(page.atoms[(address & (1 << self._bits) - 1) >> page.shift])].write
 
+    def writers(self, region: list[int]) -> list[Access]:
+        """The last writes of some bytes."""
+        found: dict[int, Access] = {}
+        for number in region:
+            write = self.atoms[number].write
+            if write is not None:
+                found[id(write)] = write
+        return list(found.values())
+
     def pages(self) -> list[tuple[int, _Page]]:
         """The pages that were accessed, in order."""
         return sorted(self._pages.items(), key=lambda page: page[0])

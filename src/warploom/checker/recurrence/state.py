@@ -166,7 +166,7 @@ class _Form:
                 each.source.number if own else each.source.instruction.opcode, renamed(each.component),
                 each.value is None, rank_of[each.component, each.value or 0],
                 each.writes, each.proxy, each.scope, each.changes, each.asynchronous, each.pipe, each.lanes, each.warp,
-                each.cta,
+                each.cta, each.layout,
             ))
             for each in self._accesses
         ]  # fmt: skip
