@@ -36,6 +36,7 @@ DELETED = {
     "bar.arrive deleted": r"(?:bar|barrier)(?:\.cta)?\.arrive\b",
     "bar.warp.sync deleted": r"bar\.warp\.sync",
     "fence.proxy.async deleted": r"fence\.proxy\.async",
+    "fence.proxy.tensormap deleted": r"fence\.proxy\.tensormap",
     "fence.mbarrier_init deleted": r"fence\.mbarrier_init",
     "tcgen05.fence deleted": r"tcgen05\.fence",
     "fence deleted": r"(?:fence\.(?:acq_rel|sc)|membar)",
@@ -72,6 +73,7 @@ REPLACED: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
         r"((?:bar|barrier)\.(?:sync|arrive) \d+, )(\d+);",
         lambda m: f"{m[1]}{max(int(m[2]) - 32, 32)};",
     ),
+    "setmaxnreg + 8": (r"(setmaxnreg\S*\s+)(\d+);", lambda m: f"{m[1]}{min(int(m[2]) + 8, 256)};"),
     "mbarrier.arrive twice": (
         r"((?:@!?%\w+\s+)?mbarrier\.arrive(?!\.expect_tx)[^;]*;)",
         lambda m: f"{m[1]} {m[1]}",

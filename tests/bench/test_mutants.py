@@ -50,6 +50,20 @@ def test_every_mutant_is_one_change():
     assert made["bar count - 32"].after.strip() == "bar.sync 1, 128;"
 
 
+def test_fences_of_tensor_maps_and_registers():
+    text = """\
+	fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;
+	@%p1 fence.proxy.tensormap::generic.release.gpu;
+	setmaxnreg.inc.sync.aligned.u32 \t240;
+	setmaxnreg.inc.sync.aligned.u32 256;"""
+    made = [(mutant.name, mutant.line, mutant.after.strip()) for mutant in mutants(text)]
+    assert made == [
+        ("fence.proxy.tensormap deleted", 0, ""),
+        ("fence.proxy.tensormap deleted", 1, ""),
+        ("setmaxnreg + 8", 2, "setmaxnreg.inc.sync.aligned.u32 \t248;"),
+    ]
+
+
 def test_reasons_follow_from_the_text():
     lines = TEXT.split("\n")
     assert "aligned barrier" in reason("bar.warp.sync deleted", "any", TEXT, 2)

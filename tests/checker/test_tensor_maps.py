@@ -222,6 +222,7 @@ def test_a_map_is_not_changed_while_an_operation_may_read_it(name: str) -> None:
     (finding,) = report
     assert finding.sentence.startswith("A write of a tensor map after a use of it")
     assert "completion" in finding.missing
+    assert "before it changes" in finding.advice
     assert not finding.excused_by
 
 

@@ -16,6 +16,11 @@ from warploom.machine.observers.events import Event, Placed, Source, Started
 
 _LONGEST = 110
 """The longest text of an instruction in a finding."""
+_BEFORE_A_CHANGE = (
+    "Wait for the copies that use the map before it changes: of a load, for its mbarrier; of a store, with "
+    "`cp.async.bulk.wait_group.read`."
+)
+"""Advice where a tensor map changes too early."""
 _MOST = 200
 """Different findings of one check; more are counted and not kept."""
 
@@ -40,9 +45,11 @@ class Findings:
 
     def add(
         self, code: str, text: str, parties: tuple[Party, ...], *, path: str = "", missing: str = "",
-        excused_by: str = "", barrier: str = "", notes: tuple[str, ...] = (),
+        excused_by: str = "", barrier: str = "", notes: tuple[str, ...] = (), advice: str = "",
     ) -> None:  # fmt: skip
-        """Add a finding, or count it with those of the same code, lines and array of barriers."""
+        """Add a finding, or count it with those of the same code, lines and array of barriers; `advice` is the code's
+        by default.
+        """
         key = (code, tuple(_place(party) for party in parties), re.split(r"\[|\+0x", barrier, maxsplit=1)[0])
         group = self._groups.get(key)
         if group is not None:
@@ -52,7 +59,7 @@ class Findings:
             self.left_out += 1
             return
         found = Finding(
-            code, text, parties, path, missing, CODES[code].advice, excused_by=excused_by, notes=notes
+            code, text, parties, path, missing, advice or CODES[code].advice, excused_by=excused_by, notes=notes
         )  # fmt: skip
         self._groups[key] = _Group(found, 1)
 
@@ -132,7 +139,7 @@ class Findings:
         parties = (self.access(new, addresses), self.access(old, addresses))
         self.add(
             code, sentence(problem, old, new), parties, path=path, missing=problem.missing,
-            excused_by=problem.relaxation,
+            excused_by=problem.relaxation, advice=_BEFORE_A_CHANGE if old.map and new.writes else "",
         )  # fmt: skip
 
 
