@@ -380,6 +380,44 @@ def test_a_late_pass_with_another_map_is_found(wrong: int, swizzle: str, monkeyp
         assert any(left_out)
 
 
+FILL = """
+    @%p1 bra waitNAME;
+    mbarrier.arrive.expect_tx.shared.b64 _, [full], 8192;
+    cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r5], [%rd5, {0, 0}], [full];
+waitNAME: mbarrier.try_wait.parity.shared.b64 %p3, [full], %r8; @!%p3 bra waitNAME;
+    xor.b32 %r8, %r8, 1; bar.sync 0;
+"""
+RING = f"""
+    mov.b32 %r8, 1; mov.b32 %r7, 0; mov.b64 %rd5, a; mov.u32 %r5, tiles;
+    {"".join(FILL.replace("NAME", str(number)) + "add.u32 %r5, %r5, 8192;" for number in range(4))}
+    mov.b64 %rd5, b;
+step: and.b32 %r6, %r7, 3; shl.b32 %r6, %r6, 13; mov.u32 %r5, tiles; add.u32 %r5, %r5, %r6;
+    shr.u32 %r6, %r6, 4; cvt.u64.u32 %rd8, %r6; add.u64 %rd9, %rd3, %rd8;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%f0, %f1, %f2, %f3}}, %rd9, %rd9, 0, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+    bar.sync 0;
+    {FILL.replace("NAME", "in")}
+    add.u32 %r7, %r7, 1; setp.lt.u32 %p4, %r7, 96; @%p4 bra step;
+    ret;
+}}
+"""
+"""A ring of four tiles: the first map fills them, and each step reads one and loads it again with the second map."""
+
+
+@pytest.mark.parametrize("swizzle", ["128B", "64B"])
+def test_the_layout_of_a_tile_is_part_of_the_state_that_comes_again(
+    swizzle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = looped(0, "64B")
+    head, _, _ = str(launch.program).partition(LOOP)
+    later = launch.args[1] if swizzle == "64B" else launch.args[0]
+    launch = replace(launch, program=head + RING, args=(launch.args[0], later, *launch.args[2:]))
+    report, left_out = same_reports(launch, "strict", monkeypatch)
+    assert codes(report) == (set() if swizzle == "128B" else {"LAYOUT_MISMATCH"})
+    assert any(left_out) == (swizzle == "128B")
+
+
 @pytest.mark.parametrize("wrong", [None, 0, 5, 7])
 def test_a_late_cluster_with_another_descriptor_is_found(wrong: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = replace(wgmma(Tile()), grid=(8, 1, 1))

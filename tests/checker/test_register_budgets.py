@@ -203,6 +203,32 @@ def test_a_pass_without_its_order_is_found(wrong: int, monkeypatch: pytest.Monke
     assert codes(report) == (set() if wrong == 99 else {"REGISTER_BUDGET"})
 
 
+def test_changes_that_all_warps_know_are_judged_by_themselves() -> None:
+    """Sixteen changes in each of 400 passes, of which none has to be kept for long."""
+    launch = in_passes(999)
+    longer = replace(launch, program=str(launch.program).replace("%r5, 40;", "%r5, 400;"))
+    assert warploom.check(longer, budget=0).verdict == "PROVED"
+    found = in_passes(399)
+    late = replace(found, program=str(found.program).replace("%r5, 40;", "%r5, 400;"))
+    assert codes(warploom.check(late, budget=0)) == {"REGISTER_BUDGET"}
+
+
+def test_a_warp_that_has_done_nothing_yet_may_come_at_any_time() -> None:
+    """In the run the second warpgroup begins when the first has ended; else it takes what the first one needs."""
+    turns = f"mov.b32 %r5, 0; turn{{n}}: {dec(160)} {OWN} {inc(168)} {OWN} add.u32 %r5, %r5, 1; "
+    loop = turns + f"setp.lt.u32 %q, %r5, 60; @%q bra turn{{n}}; {dec(160)}"
+    assert codes(checked((loop,), (inc(176),))) == {"REGISTER_BUDGET"}
+    assert checked((loop,), (inc(176),), (dec(160),)).verdict == "PROVED"
+
+
+def test_changes_that_no_warp_waits_for_are_too_many() -> None:
+    turns = f"mov.b32 %r5, 0; turn{{n}}: {dec(160)} {OWN} {inc(168)} {OWN} add.u32 %r5, %r5, 1; "
+    loop = turns + "setp.lt.u32 %q, %r5, 200; @%q bra turn{n};"
+    report = checked((loop,), (loop,))
+    assert report.verdict == "INCOMPLETE"
+    assert "too many to be searched" in report.reasons[0]
+
+
 @pytest.mark.parametrize("wrong", [99, 0, 5, 7])
 def test_a_cluster_without_its_order_is_found(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ordered, unordered = (FIRST, SECOND), (FIRST.replace(arrive(1), ""), SECOND.replace(sync(1), ""))

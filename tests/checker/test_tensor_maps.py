@@ -283,6 +283,9 @@ ACROSS = {
     "a fence that releases for the CTA alone": (
         (only(0, WRITE, RELEASE.replace("gpu", "cta"), ACQUIRE), MEET, only(1, ACQUIRE), *USE), False
     ),
+    "released for all before the write, for the CTA after it": (
+        (only(0, RELEASE, WRITE, RELEASE.replace("gpu", "cta"), ACQUIRE), MEET, only(1, ACQUIRE), *USE), False
+    ),
     "acquired with the scope of the CTA": ((only(0, *PUBLISH), MEET, ACQUIRE.replace("gpu", "cta"), *USE), False),
     "acquired with the scope of the cluster": (
         (only(0, *PUBLISH), MEET, ACQUIRE.replace("gpu", "cluster"), *USE), True

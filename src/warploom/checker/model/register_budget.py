@@ -239,9 +239,10 @@ class RegisterBudgets:
 
     def _settle(self, cta: Triple, pool: _Pool) -> None:
         """Judge the changes that all later ones come after, and forget them."""
-        rows = [
-            part.clock.rows[X] for (place, _), warp in self._agents.warps.items() if place == cta for part in warp.parts
-        ]
+        warps = [warp for (place, _), warp in self._agents.warps.items() if place == cta]
+        if len(warps) < -(-self._agents.threads // WARP_LANES):
+            return  # a warp that has done nothing yet may come to its first change before all of these
+        rows = [part.clock.rows[X] for warp in warps for part in warp.parts]
         known = [
             all(len(row) > each.component and row[each.component] >= each.time for row in rows) for each in pool.changes
         ]
@@ -295,7 +296,7 @@ class RegisterBudgets:
         free = pool.free - sum(each.gain for each in done)
         owned = dict(pool.owned) | {each.warp: each.event.count for each in done}
         late = [each for each in left if each.gain < 0]
-        rivals = [each for each in (*waiting, *done) if each.gain > 0 and each.warp // 4 != wants.warp // 4]
+        rivals = [each for each in (*waiting, *done) if each.gain > 0 and each.warp // WARPGROUP != wants.warp // WARPGROUP]
         parties: list[Party] = [self._party(wants, "waits for registers")]
         parties += [self._party(each, "gives registers back only after it") for each in late[:1]]
         parties += [self._party(each, "takes registers too") for each in (rivals or done)[:1] if not late or rivals]
