@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from warploom.triton.patches import Patches
@@ -31,7 +33,17 @@ class _Caches:
 
 
 def keep_apart(patches: Patches, target: str) -> None:
-    """Let Triton find compiled kernels of this target only."""
+    """Let Triton find compiled kernels of this target, and of files of the same name, only."""
+    from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
     patches.set(JITFunction, _ATTRIBUTE, _Caches(target))
+    hash_of = ASTSource.hash
+
+    def with_file(source: Any) -> str:
+        """The key on disk, with the name of the function's file: a kernel's PTX names its lines by it."""
+        code = getattr(getattr(source.fn, "fn", None), "__code__", None)
+        file = Path(code.co_filename).name if code is not None else ""
+        return sha256(f"{hash_of(source)} {file}".encode()).hexdigest()
+
+    patches.set(ASTSource, "hash", with_file)
