@@ -182,3 +182,16 @@ def test_on_progress_is_called_for_every_cluster():
     seen: list[tuple[int, int]] = []
     twice(on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_user_who_stops_a_launch_sees_its_warps():
+    class Stopping:
+        name, convoys, two_views, preempts = "stopping", False, False, True
+
+        def choose(self, kind: str, options, groups: int) -> int:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        twice(schedule=Stopping())
+    assert caught.value.__notes__[0] == "in `twice` on the emulator:"
+    assert "can run" in caught.value.__notes__[1]

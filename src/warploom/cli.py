@@ -48,8 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Callable[[argparse.Namespace], int] = options.command
         status = command(options)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt as error:
+        from warploom.commands.console import interrupted
+
+        interrupted(error)
         return INTERRUPTED
     except BrokenPipeError:
         _close_output()  # the reader has gone

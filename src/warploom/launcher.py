@@ -27,7 +27,7 @@ from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
 from warploom.machine import instructions as meanings  # noqa: F401  (fills the registry)
 from warploom.machine.copy.tensor_map_bytes import encode as encode_map
-from warploom.machine.core.deadlock_report import standing
+from warploom.machine.core.deadlock_report import saying_where
 from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
     Failure,
@@ -197,12 +197,11 @@ def launch(
             running = Grid(replace(setup, timeout=timeout, at_length=pause.end))
             start = time.perf_counter()
             try:
-                with np.errstate(all="ignore"), bar or nullcontext():
+                with np.errstate(all="ignore"), bar or nullcontext(), saying_where(running):
                     running.run()
                 setup.at_end()
                 return _report(running, time.perf_counter() - start)
             except WarploomError as error:
-                _add_warps(error, running)
                 better = _without_dynamic_shared(error, running.setup) if isinstance(error, Fault) else None
                 (better or error).printed = "".join(running.printed.pieces)
                 if better is None:
@@ -225,21 +224,14 @@ def _run_once(setup: Setup) -> Run:
     """Run a prepared launch, and let go of it."""
     running, start = Grid(setup), time.perf_counter()
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), saying_where(running):
             running.run()
         return _report(running, time.perf_counter() - start)
     except WarploomError as error:
-        _add_warps(error, running)
         error.printed = "".join(running.printed.pieces)
         raise
     finally:
         running.discard()
-
-
-def _add_warps(error: WarploomError, running: Grid) -> None:
-    """Say what each warp was doing when a time limit of the whole program ended a launch."""
-    if error.diag is Diag.TIMEOUT and "waiters" not in error.fields:
-        error.notes += (f"in `{running.program.kernel.name}` on the emulator:", *standing(running))
 
 
 @dataclass

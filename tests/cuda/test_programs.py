@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,49 @@ def test_a_fault_is_reported_also_if_the_program_aborts(tmp_path):
     done = warploom("cuda", source)
     assert done.returncode == 2
     assert "OUT_OF_BOUNDS" in done.stderr
+
+
+ENDLESS = """
+    #include <cstdio>
+    __global__ void nothing() {}
+    int main() {
+      nothing<<<1, 32>>>();
+      printf("started\\n");
+      fflush(stdout);
+      printf("unwritten\\n");
+      for (volatile int i = 0;; ++i) {}
+    }
+"""
+
+
+def test_a_time_limit_ends_host_code(tmp_path):
+    source = tmp_path / "endless.cu"
+    source.write_text(ENDLESS)
+    done = warploom("cuda", "--build", tmp_path, "--timeout", 10, source)
+    assert (done.returncode, done.stdout) == (2, "started\nunwritten\n")
+    assert "TIMEOUT: The program did not finish within 10.0 s." in done.stderr
+    assert "in the program's own code, on the host" in done.stderr
+
+
+LISTENING = """
+import signal, sys
+from warploom.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in processes that a shell runs in the background
+sys.exit(main())
+"""
+
+
+def test_the_user_stops_host_code(tmp_path):
+    source = tmp_path / "endless.cu"
+    source.write_text(ENDLESS)
+    command = [sys.executable, "-c", LISTENING, "cuda", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "started\n"
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=600)
+    assert started.returncode == 130
+    assert "interrupted\n  in the program's own code, on the host\n" in err
 
 
 def test_an_empty_grid_is_an_error_of_the_launch(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -155,6 +157,106 @@ def test_a_timeout_within_a_launch_names_the_kernel_and_its_warps(tmp_path):
     assert "in `count` on the emulator:" in done.stderr
     assert "can run  `" in done.stderr
     assert "in warploom" not in done.stderr
+
+
+def call(tmp_path, text, *options, **environment):
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "warploom", "triton", *options, str(script)]
+    given = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=given)
+
+
+def test_a_timeout_ends_a_script_that_catches_it(tmp_path):
+    done = call(
+        tmp_path,
+        """
+        import time
+        try:
+            while True:
+                time.sleep(0.1)
+        except Exception:
+            print("caught", flush=True)
+        while True:
+            time.sleep(0.1)
+        """,
+        *("--timeout", "8"),
+    )
+    assert (done.returncode, done.stdout) == (2, "caught\n")
+    assert "TIMEOUT" in done.stderr
+
+
+def test_a_timeout_and_a_limit_hold_for_checks(tmp_path):
+    done = call(tmp_path, LONG, "--check", "--timeout", "20")
+    assert done.returncode == 2
+    assert "TIMEOUT" in done.stderr
+    done = call(tmp_path, LONG, "--check", "--limit", "5000")
+    assert done.returncode == 2
+    assert "LIMIT: The run reached its limit" in done.stderr
+    assert "because the run was given up: The run reached its limit" in done.stderr
+    assert "limit 5000." in done.stderr.partition("INCOMPLETE")[2]
+
+
+LISTENING = """
+import signal, sys
+from warploom.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in processes that a shell runs in the background
+sys.exit(main())
+"""
+
+
+def test_a_user_who_stops_a_script_sees_its_line(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("print('started', flush=True)\nwhile True:\n    pass  # here\n")
+    command = [sys.executable, "-c", LISTENING, "triton", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "started\n"
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=600)
+    assert started.returncode == 130
+    assert "program.py" in err
+    assert "line " in err
+    assert err.endswith("\ninterrupted\n")
+
+
+def test_a_script_that_is_no_python_has_no_frames_of_others(tmp_path):
+    done = call(tmp_path, "def f(:\n")
+    assert done.returncode == 1
+    assert "SyntaxError" in done.stderr
+    assert "runpy" not in done.stderr
+
+
+def test_an_error_in_a_launch_has_the_frames_of_the_script_only(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = call(tmp_path, LONG, "--record", str(tmp_path / "file" / "below"))
+    assert done.returncode == 3
+    assert "UNWRITABLE_FILE" in done.stderr
+    assert done.stderr.count("File ") == 1
+
+
+COPY = """
+    import sys, torch, triton, triton.language as tl
+
+    @triton.jit
+    def twice(x, n, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        tl.store(x + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+    twice[(1,)](torch.ones(8, device="cuda"), SIZE, BLOCK=32)
+"""
+
+
+def test_a_message_names_the_script_and_not_another_one_with_the_same_kernel(tmp_path):
+    for name, size, status in (("first", 7, 0), ("second", 9, 2)):
+        (tmp_path / name).mkdir()
+        script = tmp_path / name / f"{name}.py"
+        script.write_text(textwrap.dedent(COPY.replace("SIZE", str(size))))
+        command = [sys.executable, "-m", "warploom", "triton", str(script)]
+        given = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200, env=given)
+        assert done.returncode == status, done.stderr
+    assert "--> second.py:7" in done.stderr
 
 
 def test_a_script_that_is_not_there(tmp_path):

@@ -39,6 +39,12 @@ def test_slow():
     while True:
         pass
 
+def test_stubborn():
+    try:
+        test_slow()
+    except Exception:
+        test_slow()
+
 def test_nothing():
     pass
 """
@@ -85,11 +91,12 @@ def test_a_suite_runs(tmp_path):
         "test_add[128]": "1",
         "test_wrong": "1",
         "test_slow": "0",
+        "test_stubborn": "0",
         "test_nothing": "0",
     }
     assert float(properties["test_slow"]["cpu_seconds"]) > 11
     failed = {name for name, case in cases.items() if case.find("failure") is not None}
-    assert failed == {"test_wrong", "test_slow"}
+    assert failed == {"test_wrong", "test_slow", "test_stubborn"}
     recorded = {path.parent.name for path in (tmp_path / "recorded").glob("*/*.launch.json")}
     assert recorded == {"test_add_100_", "test_add_128_", "test_wrong"}
     assert "did not finish within 12.0 s" in done.stdout

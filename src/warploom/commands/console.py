@@ -37,3 +37,8 @@ def printable(text: str) -> str:
 def complain(error: WarploomError) -> None:
     """Print an error on standard error."""
     print(printable(str(error)), file=sys.stderr)  # noqa: T201
+
+
+def interrupted(error: KeyboardInterrupt) -> None:
+    """Print on standard error that the user stopped the command, and what was running."""
+    print(printable("\n  ".join(("interrupted", *getattr(error, "__notes__", ())))), file=sys.stderr)  # noqa: T201

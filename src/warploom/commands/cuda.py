@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from warploom.checker.report import Verdict
-from warploom.commands.console import complain
+from warploom.commands.console import complain, interrupted
 from warploom.commands.errors import INCOMPLETE, INTERRUPTED, catalogued, status_of, worst
 from warploom.commands.file_kinds import wrong_kind
 from warploom.commands.time_limit import limited
@@ -46,7 +46,7 @@ def _concluded(session: Session, status: int) -> int:
         sys.stderr.write(f"{text}\n")
         status = status or INCOMPLETE
     if isinstance(session.error, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
+        interrupted(session.error)
         return INTERRUPTED
     for error in filter(None, (session.launches.refuted(), session.error)):
         known = catalogued(error) if isinstance(error, Exception) else None

@@ -32,6 +32,6 @@ def docs(page: str | None) -> None:
     name = page.removesuffix(".md").removeprefix("docs/")
     if name not in pages:
         close = get_close_matches(name, pages, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = f" (did you mean {close[0]}?)" if close else ""
         raise Diag.BAD_COMMAND.error(what=f"there is no page `{page}`{hint}", command="warploom docs")
     console.print(pages[name].read_text("utf-8").rstrip(), markup=False, soft_wrap=True)

@@ -9,6 +9,9 @@ from types import FrameType
 
 from warploom.diagnostics import Diag
 
+_AGAIN = 5.0
+"""Seconds until a block is ended again that went on: code that expects errors of launches goes on after any of them."""
+
 
 @contextmanager
 def limited(seconds: float | None, what: str, command: str) -> Iterator[None]:
@@ -23,7 +26,7 @@ def limited(seconds: float | None, what: str, command: str) -> Iterator[None]:
         raise Diag.TIMEOUT.error(notes=_place(frame), what=what, seconds=seconds)
 
     before = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 import threading
@@ -66,6 +67,9 @@ def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
             status = _status(ending)
         except WarploomError as error:
             return _report(error, script)
+        except KeyboardInterrupt as error:
+            sys.stderr.write(_traceback(error, script, hidden={"warploom", "triton"}, ended=False))
+            raise
         except Exception as error:  # noqa: BLE001  the script's own
             sys.stderr.write(_traceback(error, script, hidden={"warploom"}))
             return MISMATCH
@@ -123,14 +127,31 @@ def _traceback(error: BaseException, script: Path, *, hidden: set[str], ended: b
     text = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = text
     while each is not None:
-        files = [Path(frame.filename).name for frame in each.stack]
-        first = files.index(script.name) if script.name in files else 0
-        shown = [frame for frame in each.stack[first:] if not hidden & _packages(Path(frame.filename), script)]
-        each.stack = traceback.StackSummary.from_list(shown)
+        each.stack = traceback.StackSummary.from_list(list(_shown(each.stack, script, hidden)))
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
     if ended:
         return "".join(text.format())
     return "Traceback (most recent call last):\n" + "".join(text.stack.format())
+
+
+def _shown(
+    frames: Sequence[traceback.FrameSummary], script: Path, hidden: set[str]
+) -> Iterator[traceback.FrameSummary]:
+    """The frames from the script on that are not hidden; with a hidden one go those of its `with` statements."""
+    files = [Path(frame.filename).name for frame in frames]
+    is_inside = False
+    for frame in frames[files.index(script.name) if script.name in files else 0 :]:
+        file = Path(frame.filename)
+        if hidden & _packages(file, script):
+            is_inside = True
+        elif frame.filename != "<frozen runpy>" and not (is_inside and _is_means(frame.filename)):
+            is_inside = False
+            yield frame
+
+
+def _is_means(file: str) -> bool:
+    """True for code without a file, such as a translated kernel, and for that of `with` statements."""
+    return file.startswith("<") or file == contextlib.__file__
 
 
 def _packages(file: Path, script: Path) -> set[str]:

@@ -62,5 +62,10 @@ def call_main(path: Path, arguments: list[str]) -> int:
     program = ctypes.CDLL(str(path))
     given = [each.encode() for each in arguments]
     status = int(program.main(len(given), (ctypes.c_char_p * (len(given) + 1))(*given, None)))
-    ctypes.CDLL(None).fflush(None)
+    flush_c()
     return status
+
+
+def flush_c() -> None:
+    """Write what a program left in the buffers of C."""
+    ctypes.CDLL(None).fflush(None)

@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from warploom.cuda.build import Built
-from warploom.cuda.library import Callbacks, Runtime, call_main
+from warploom.cuda.library import Callbacks, Runtime, call_main, flush_c
 from warploom.cuda.memory import Bytes, DeviceMemory
 from warploom.cuda.options import Options
 from warploom.cuda.recording import recorded
+from warploom.cuda.signals import answered
 from warploom.cuda.variables import ProgramVariables
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.launch import Launch, entry_of
 from warploom.host.tensor_map import TensorMap
@@ -49,6 +50,9 @@ class Session:
         self._checked: set[Any] = set()
         self._last: Any = None
         self._repeats = 0
+        self._callbacks = 0
+        """The callbacks that are running: 0 in the program's own code."""
+        self._end: Callable[[int], None] | None = None
 
     def run(self, arguments: list[str], at_exit: Callable[[int], int]) -> int:
         """Call the program's `main`; its status.
@@ -67,20 +71,51 @@ class Session:
             sys.stderr.flush()
             os._exit(status)
 
-        runtime = Runtime(self._built.runtime)
-        on_memory, on_variable = self.memory.note, self._on_variable
-        callbacks = Callbacks(self._on_launch, self._on_tiled, self._on_im2col, on_memory, on_variable, end)
-        runtime.connect(callbacks, numbers)
+        runtime, self._end = Runtime(self._built.runtime), end
+        functions: tuple[Callable[..., Any], ...] = (
+            self._on_launch, self._on_tiled, self._on_im2col, self.memory.note, self._on_variable, end,
+        )  # fmt: skip
+        runtime.connect(Callbacks(*(self._counted(each) for each in functions)), numbers)
         try:
-            return call_main(self._built.program, arguments)
+            with answered(lambda: self._callbacks > 0, self._stop):
+                return call_main(self._built.program, arguments)
         finally:
             runtime.disconnect()
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A callback that is known to be running while it is."""
+
+        def call(*arguments: Any) -> Any:
+            self._callbacks += 1
+            try:
+                return function(*arguments)
+            finally:
+                self._callbacks -= 1
+
+        return call
+
+    def _stop(self, error: BaseException) -> None:
+        """End the program: the user, or its time limit, does not wait for it."""
+        if self._callbacks == 0:
+            note = "in the program's own code, on the host"
+            if isinstance(error, WarploomError):
+                error.notes += (note,)
+            else:
+                error.add_note(note)
+        self.error = self.error or error
+        if self._end is not None:
+            flush_c()
+            self._end(1)
 
     def _on_launch(self, kernel: bytes, shape: Any, shared: int, arguments: Any) -> int:
         try:
             self._run(self._launch(kernel.decode(), [int(shape[at]) for at in range(9)], shared, arguments))
         except BaseException as error:  # noqa: BLE001  no exception passes through compiled code
             self.error = self.error or error
+            if isinstance(error, KeyboardInterrupt) or (
+                isinstance(error, WarploomError) and error.diag is Diag.TIMEOUT
+            ):
+                self._stop(error)
             return _FAILED
         return _SUCCESS
 

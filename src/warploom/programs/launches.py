@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warploom.checker.check import check
+from warploom.checker.check import DEFAULT_LIMIT, check
 from warploom.checker.report import Report, Verdict
 from warploom.diagnostics import Diag, WarploomError
 from warploom.host.launch import Launch, Triple
@@ -43,7 +43,9 @@ class Launches:
     def check(self, whole: Launch) -> None:
         """Check a launch, if the options ask for it; it changes nothing."""
         if self._options.profile is not None:
-            self.reports.append(check(whole, profile=self._options.profile, sms=self._options.sms))
+            options = self._options
+            limit = DEFAULT_LIMIT if options.limit is None else options.limit
+            self.reports.append(check(whole, profile=self._options.profile, sms=options.sms, limit=limit))
 
     def run(
         self, whole: Launch, *, recording: AbstractContextManager[Any] | None = None, file: Path | None = None

@@ -23,6 +23,8 @@ from warploom.triton.children.environment import started_on_machine
 _STACK = ExitStack()
 _SESSIONS: list[Any] = []
 _STARTED: list[float] = []
+_AGAIN = 5.0
+"""Seconds of CPU time until a test that catches the error of the time limit, and goes on, gets it again."""
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -66,7 +68,7 @@ def pytest_runtest_setup(item: Any) -> None:
     seconds = item.config.getoption("--triton-timeout")
     if seconds and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGPROF, lambda number, frame: _expire(seconds, frame))
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
 
 
 def pytest_runtest_teardown(item: Any) -> None:

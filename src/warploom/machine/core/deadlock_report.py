@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from warploom.diagnostics import Diag, Loc, WarploomError
 from warploom.machine.core.group import JOINING, READY, WAITING, WARP, Group
 from warploom.machine.core.lane_masks import lane_bits, lane_list, lanes_named
 from warploom.machine.core.names import role_of
+from warploom.ptx.syntax.symbols import readable
 
 if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
@@ -136,6 +139,25 @@ def waiters(grid: Grid) -> tuple[Waiter, ...]:
                 lanes = (1 << WARP) - 1 if part is None else lane_bits(part)
                 found.append(Waiter(cta.index, warp, lanes, role_of(grid, warp), state, what, place, text))
     return tuple(found)
+
+
+@contextmanager
+def saying_where(grid: Grid) -> Iterator[None]:
+    """Add what each warp was doing to a time limit of the whole program, or to Ctrl-C, in a run."""
+
+    def where() -> tuple[str, ...]:
+        return (f"in `{readable(grid.program.kernel.name)}` on the emulator:", *standing(grid))
+
+    try:
+        yield
+    except WarploomError as error:
+        if error.diag is Diag.TIMEOUT and "waiters" not in error.fields:
+            error.notes += where()
+        raise
+    except KeyboardInterrupt as error:
+        for note in where():
+            error.add_note(note)
+        raise
 
 
 def standing(grid: Grid) -> list[str]:
