@@ -72,7 +72,7 @@ class Diag(Enum):
         "Please report the kernel: the emulator stops rather than guess a result.",
     )
     MISSING_PACKAGE = (
-        "{what} needs {package}, which is not installed.",
+        "{what} needs {package}, which {is_} not installed.",
         "Install it with `pip install 'warploom[{extra}]'`.",
     )
 
@@ -331,7 +331,7 @@ class Diag(Enum):
     NOT_PROVED = ("{what}", "Read the findings above: each names the two parties, what is missing, and a witness.")
     SCHEDULE_DEPENDENT = (
         "The results of `{kernel}` depend on the schedule: {what}.",
-        "Look for a missing wait, fence or barrier between the delayed operation and what went ahead of it.",
+        "Look for a missing wait, fence or barrier after the delayed operation, or an atomic whose order decides.",
     )
     MISMATCH = ("{what}", "The kernel's results differ from what the launch file expects.")
     UNREADABLE_FILE = ("{file} {what}.", "Pass the path of an existing text file.")
@@ -342,7 +342,10 @@ class Diag(Enum):
         "Pass a file that `warploom tune … --out FILE` wrote.",
     )
     BAD_COMMAND = ("{what}.", "`{command} --help` shows the options.")
-    NO_SUCH_CODE = ("`{name}` is not an error code.", "{hint}`warploom explain` lists all codes.")
+    NO_SUCH_CODE = (
+        "`{name}` is neither the code of an error or finding nor a PTX instruction.",
+        "{hint}`warploom explain` lists all codes.",
+    )
     INTERNAL = (
         "Internal error in warploom: {what}.",
         "Please report it with the input that causes it; WARPLOOM_TRACEBACK=1 in the environment shows the traceback.",

@@ -268,6 +268,17 @@ call.uni (r0), vprintf, (p0, p1); }}
         assert main(["cuda", "k.cu", "--nvcc", "-x"]) == 0
         assert seen[1:] == [("k.cu", ["--nvcc", "-x"], "")]
 
+    def test_a_directory_is_not_a_launch_file(self, tmp_path, capsys):
+        status, _, err = call(capsys, "run", str(tmp_path))
+        assert (status, "the file is a directory\n" in err) == (3, True)
+
+    def test_a_launch_file_is_not_a_schedule(self, tmp_path, capsys):
+        file = write(tmp_path)
+        status, _, err = call(capsys, "run", "--schedule", file, file)
+        assert status == 3
+        assert "it is not a recorded schedule; `warploom run --record`" in err
+        assert err.count("BAD_SCHEDULE") == 1
+
     def test_bad_ptx_exits_3(self, tmp_path, capsys):
         status, _, err = call(capsys, "run", write(tmp_path, "not ptx"))
         assert status == 3
@@ -413,7 +424,7 @@ class TestDocs:
 
     def test_suggests(self, capsys):
         status, _, err = call(capsys, "docs", "launchfiles")
-        assert (status, "did you mean launch-files?" in err) == (3, True)
+        assert (status, "there is no page `launchfiles` (did you mean launch-files?).\n" in err) == (3, True)
 
     @pytest.mark.parametrize("entry", Diag, ids=lambda entry: entry.name)
     def test_pages_that_messages_name_exist(self, entry):

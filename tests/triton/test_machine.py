@@ -495,6 +495,13 @@ def test_missing_triton(monkeypatch):
         pass
     assert caught.value.code == "MISSING_PACKAGE"
     assert "warploom[triton]" in str(caught.value)
+    assert "needs triton, which is not installed." in str(caught.value)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with (
+        pytest.raises(WarploomError, match=r"needs triton and torch, which are not installed\."),
+        warploom.triton.machine(),
+    ):
+        pass
 
 
 def test_both_targets_in_one_process_keep_their_kernels_apart():

@@ -78,7 +78,9 @@ def read_text(path: Path, largest: int) -> str:
     """The text of an ordinary file that is not too large."""
     try:
         if not path.is_file():
-            raise Unreadable("does not exist" if not path.exists() else "is not a file")
+            raise Unreadable(
+                "is a directory" if path.is_dir() else "is no ordinary file" if path.exists() else "does not exist"
+            )
         with path.open("rb") as stream:
             data = stream.read(largest + 1)
     except OSError as error:

@@ -51,4 +51,6 @@ def check_installed() -> None:
                 raise
             missing.append(name)
     if missing:
-        raise Diag.MISSING_PACKAGE.error(package=" and ".join(missing), what="`warploom.triton`", extra="triton")
+        verb = "is" if len(missing) == 1 else "are"
+        package, what = " and ".join(missing), "`warploom.triton`"
+        raise Diag.MISSING_PACKAGE.error(package=package, is_=verb, what=what, extra="triton")

@@ -294,20 +294,21 @@ def test_a_recording_of_another_launch_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "what"),
     [
-        "",
-        "[]",
-        "{}",
-        '{"schedule": "lazy", "two_views": true, "preempts": true, "choices": [["step", "x", 2, ""]]}',
-        "[" * 5000,
+        ("", "cannot be read as a recording"),
+        ("[]", "is not a recorded schedule"),
+        ("{}", "is not a recorded schedule"),
+        ('{"two_views": true, "preempts": true, "choices": [["step", "x", 2, ""]]}', "has format 1"),
+        ('{"format": 2, "two_views": true, "choices": [["step", "x", 2, ""]]}', "cannot be read as a recording"),
+        ("[" * 5000, "cannot be read as a recording"),
     ],
-    ids=["empty", "list", "object", "letters", "deep"],
+    ids=["empty", "list", "object", "old", "letters", "deep"],
 )
-def test_a_file_that_is_not_a_recording_is_refused(content, tmp_path):
+def test_a_file_that_is_not_a_recording_is_refused(content, what, tmp_path):
     file = tmp_path / "choices.json"
     file.write_text(content)
-    assert "cannot be read as a recording" in refused("load", str(file))
+    assert what in refused("load", str(file))
 
 
 @pytest.mark.parametrize("name", ["quick", "no/such.json", "random.txt"])

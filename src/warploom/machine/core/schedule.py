@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from warploom.diagnostics import Diag
+from warploom.diagnostics import Diag, WarploomError
 from warploom.machine.core.options import family_of
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.store_buffers import FAMILIES as STORES
@@ -683,6 +683,9 @@ def replay(path: str | Path) -> Replay:
     """The schedule in a recorded file."""
     try:
         data = json.loads(Path(path).read_text("utf-8"))
+        if "choices" not in data:
+            what = "it is not a recorded schedule; `warploom run --record` and `warploom check --witness` write one"
+            raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         if data.get("format") != FORMAT:
             what = (
                 f"it has format {data.get('format', 1)!r:.20}, and this version reads format {FORMAT}: record it again"
@@ -694,6 +697,8 @@ def replay(path: str | Path) -> Replay:
         name = f"{Path(path).name} (recorded from {data['schedule']})"
         texts: dict[str, Any] = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
         return Replay(name, choices=choices, **flags, **texts)
+    except WarploomError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
 
