@@ -296,7 +296,9 @@ class RegisterBudgets:
         free = pool.free - sum(each.gain for each in done)
         owned = dict(pool.owned) | {each.warp: each.event.count for each in done}
         late = [each for each in left if each.gain < 0]
-        rivals = [each for each in (*waiting, *done) if each.gain > 0 and each.warp // WARPGROUP != wants.warp // WARPGROUP]
+        rivals = [
+            each for each in (*waiting, *done) if each.gain > 0 and each.warp // WARPGROUP != wants.warp // WARPGROUP
+        ]
         parties: list[Party] = [self._party(wants, "waits for registers")]
         parties += [self._party(each, "gives registers back only after it") for each in late[:1]]
         parties += [self._party(each, "takes registers too") for each in (rivals or done)[:1] if not late or rivals]
