@@ -84,6 +84,10 @@ class TestReading:
         assert (file.cluster, file.shared_bytes, file.seed, file.expect) == ((1, 1, 1), 128, 7, "y is x")
         assert [c.text for c in file.comparisons] == ["y == x"]
 
+    def test_names_of_kernels_are_as_long_as_those_of_templates(self, tmp_path):
+        assert load(write(tmp_path, changed(entry="k" * 65536))).entry == "k" * 65536
+        assert problems(tmp_path, changed(entry="k" * 65537))[0].startswith("entry")
+
     def test_optional_parts_have_defaults(self, tmp_path):
         short = {key: GOOD[key] for key in ("ptx", "grid", "block", "buffers", "args")}
         file = load(write(tmp_path, short))
