@@ -98,10 +98,21 @@ def test_the_first_error_is_kept(session):
     assert session.error is first
 
 
-def test_a_map_outside_all_memory_is_refused(session):
-    status, _ = encode(session, 4096)
+@pytest.mark.parametrize("extents", [(8, 8), (8, 9)])
+def test_a_map_of_memory_that_the_program_does_not_have_fails_when_it_is_used(session, extents):
+    """A program may encode a map that its kernels change first."""
+    small = np.zeros((8, 8), np.int32)
+    status, map_ = encode(session, 4096 if extents == (8, 8) else allocate(session, small), extents=extents)
+    assert status == 0
+    assert session.error is None
+    assert start(session, map_, struct.pack("<Qii", allocate(session, np.zeros_like(small)), 3, 0)) != 0
+    assert "its tensor lies nowhere" in str(session.error) or "bytes 0 to 288 of an array of 256" in str(session.error)
+
+
+def test_a_map_that_the_driver_refuses_is_refused(session):
+    status, _ = encode(session, allocate(session, np.zeros(256, np.int32)), box=(8, 300))
     assert status != 0
-    assert "in no allocation" in str(session.error)
+    assert "box: axis 0 has 300 elements, not 1 to 256" in str(session.error.notes)
 
 
 def test_equal_launches_are_checked_once_and_repeats_are_skipped(tmp_path):
