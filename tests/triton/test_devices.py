@@ -149,6 +149,39 @@ def test_a_reference_for_the_cpu_is_not_the_kernel():
         assert torch.equal(twice(x), x * 2)
 
 
+class Scaled(torch.Tensor):
+    """A tensor of a program's own class, as quantisation libraries have them: `values` times `scale`."""
+
+    @staticmethod
+    def __new__(cls, values, scale):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device=values.device)
+
+    def __init__(self, values, scale):
+        self.values, self.scale = values, scale
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return function(
+            *(each.values * each.scale if isinstance(each, cls) else each for each in args), **(kwargs or {})
+        )
+
+
+def test_a_programs_own_class_of_tensors():
+    """With a device of a GPU, PyTorch's autograd ends the process."""
+    with warploom.triton.machine():
+        values, x = torch.randn(4, device="cuda"), torch.randn(4, device="cuda", requires_grad=True)
+        scaled = Scaled(values, 3.0).requires_grad_()
+        assert (scaled.device.type, scaled.is_cuda) == ("cuda", True)
+        product = x * scaled
+        assert torch.equal(product, x * (values * 3))
+        product.sum().backward()
+        assert torch.equal(x.grad, values * 3)
+        assert scaled.grad.is_cuda
+        assert Scaled(values.cpu(), 3.0).device.type == "cpu"
+
+
 def test_text_names_the_device():
     with warploom.triton.machine():
         x = torch.tensor([1.5, 2.0], device="cuda")
@@ -269,4 +302,7 @@ def test_a_compiled_kernel_names_its_arguments_when_one_is_missing():
             LaunchError, match="3 arguments were given to a compiled kernel, which takes 5: x, y, out, n, BLOCK"
         ):
             compiled[(1, 1, 1)](x, x, x)
-        compiled[(1, 1, 1)](x, x, x, 10, 16)
+        for given in ((x, x, x, 10, 16), (x, x, x, 10)):  # Triton's launcher skips constants
+            x.fill_(3)
+            compiled[(1, 1, 1)](*given)
+            assert torch.equal(x, torch.full((10,), 6.0, device="cuda"))

@@ -242,6 +242,33 @@ def test_autotune(autotune):
     assert "do_bench" not in vars(tuner)
 
 
+def test_an_autotuner_with_a_memory_of_its_own():
+    """Libraries keep it in a database: it has keys, and cannot be listed."""
+
+    class Memory:
+        def __init__(self):
+            self.held = {}
+
+        def __getitem__(self, key):
+            return self.held[key]
+
+        def __setitem__(self, key, value):
+            self.held[key] = value
+
+        def __contains__(self, key):
+            return key in self.held
+
+    tuner = kernels.tuned_accumulate
+    before, tuner.cache = tuner.cache, Memory()
+    try:
+        with warploom.triton.machine():
+            x, out = torch.ones(100, device="cuda"), torch.zeros(100, device="cuda")
+            tuner[lambda meta: (triton.cdiv(100, meta["BLOCK"]),)](x, out, 100)
+            assert torch.equal(out, x)
+    finally:
+        tuner.cache = before
+
+
 def test_autotune_skips_configurations_that_do_not_fit():
     @triton.autotune(configs=[triton.Config({"BM": 256}, num_stages=9), triton.Config({"BM": 64})], key=["M"])
     @triton.jit
@@ -274,6 +301,36 @@ def test_each_function_of_torch_cuda_is_one_object():
     assert len({id(each) for each in replaced}) == len(replaced)
 
 
+def test_queries_that_programs_make():
+    with warploom.triton.machine():
+        assert torch.get_device_module() is torch.get_device_module("cuda") is torch.cuda
+        torch.cuda.manual_seed(11)
+        assert torch.cuda.initial_seed() == 11
+        torch.cuda.set_sync_debug_mode("warn")
+        assert torch.cuda.get_sync_debug_mode() == 0
+        assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 0
+        torch.accelerator.empty_cache()
+        with torch.accelerator.device_index(0):
+            assert torch.ones(1, device=torch.accelerator.current_accelerator()).is_cuda
+        assert len(str(torch.cuda.get_device_properties(0).uuid)) == 36
+    assert torch.get_device_module() is not torch.cuda
+    assert not torch.cuda.is_available()
+
+
+def test_pinned_memory_is_the_hosts():
+    with warploom.triton.machine():
+        x = torch.ones(3)
+        pinned = x.pin_memory()
+        assert (pinned.is_pinned(), pinned.device.type, x.is_pinned(), x.device.type) == (True, "cpu", False, "cuda")
+        assert pinned.pin_memory() is pinned
+        pinned.fill_(2)
+        assert torch.equal(x, torch.ones(3, device="cuda"))
+        assert torch.empty(2, pin_memory=True).is_pinned()
+        assert not torch.empty(2, pin_memory=False).is_pinned()
+        moved = pinned.to("cuda", non_blocking=True)
+        assert (moved.is_pinned(), moved.is_cuda) == (False, True)
+
+
 def test_generators_of_the_gpu_have_a_seed_and_an_offset():
     """Programs that make Philox numbers of their own, such as those of dropout, take both from the default generator."""
     with warploom.triton.machine():
@@ -288,6 +345,33 @@ def test_generators_of_the_gpu_have_a_seed_and_an_offset():
         assert torch.equal(*drawn)
         assert own.get_offset() == 0
     assert torch.default_generator.initial_seed() == 7
+
+
+def test_the_state_of_the_gpus_generator_is_a_seed_and_an_offset():
+    """Programs with Philox numbers of their own read and advance it; a state also restores what PyTorch draws."""
+    with warploom.triton.machine():
+        default = torch.cuda.default_generators[0]
+        torch.cuda.manual_seed(7)
+        first = default.get_state()
+        assert (first.device.type, first.view(torch.int64).tolist()) == ("cpu", [7, 0])
+        drawn = [torch.randn(9, device="cuda")]
+        second = torch.cuda.get_rng_state()
+        drawn.append(torch.randn(9, device="cuda"))
+        assert second.view(torch.int64)[1] > 0
+        for state, numbers in ((second, drawn[1]), (first, drawn[0])):
+            torch.cuda.set_rng_state(state)
+            assert torch.equal(torch.randn(9, device="cuda"), numbers)
+        _, offset = first.view(torch.int64)
+        offset += 8
+        default.set_state(first)
+        assert (default.initial_seed(), default.get_offset()) == (7, 8)
+        own = torch.Generator("cuda").manual_seed(3)
+        state, numbers = own.get_state(), torch.rand(5, device="cuda", generator=own)
+        own.set_state(state)
+        assert torch.equal(torch.rand(5, device="cuda", generator=own), numbers)
+        with pytest.raises(RuntimeError, match="wrong size"):
+            default.set_state(torch.get_rng_state())
+        assert torch.Generator().get_state().numel() == torch.get_rng_state().numel()
 
 
 def test_a_device_by_its_number():

@@ -46,6 +46,52 @@ def test_operators_for_cuda():
     library._destroy()
 
 
+def test_functions_for_cuda_make_tensors_of_the_gpu():
+    name = f"warploom_test{random.randrange(10**9)}"
+    library = torch.library.Library(name, "DEF")
+    library.define("made(Tensor x) -> Tensor")
+    seen = []
+
+    def made(x):
+        out = torch.empty(3, device="cuda")
+        seen.append((x.device.type, out.device.type, out.is_cuda))
+        return out
+
+    with warploom.triton.machine():
+        library.impl("made", made, "CUDA")
+        assert getattr(torch.ops, name).made(torch.ones(3, device="cuda")).is_cuda
+    assert seen == [("cuda", "cuda", True)]
+    library._destroy()
+
+
+def test_operators_of_pytorch_that_a_program_replaces_for_cuda():
+    """Tensors of the GPU find the program's function, until its library is gone; those on the host find PyTorch's."""
+    seen: list[tuple[str, str, type]] = []
+
+    def multiplied(x, y):
+        seen.append((x.device.type, torch.empty(1, device="cuda").device.type, type(y)))
+        return doubled(x)
+
+    with warploom.triton.machine() as machine:
+        x = torch.randn(100, device="cuda", requires_grad=True)
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("mul.Tensor", multiplied, "CUDA")
+        product = x * 3
+        assert seen == [("cuda", "cuda", int)]
+        assert torch.equal(product, x + x)
+        product.backward(torch.ones(100, device="cuda"))
+        assert torch.equal(x.grad, torch.full((100,), 2.0, device="cuda"))
+        assert len(machine.launches) == len(seen) == 2
+        assert torch.equal(x.detach().cpu() * 3, (x + x + x).cpu())
+        library._destroy()
+        assert torch.equal(x * 3, x + x + x)
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("mul.Tensor", multiplied, "CUDA")
+        assert torch.equal(x * 3, x + x)
+    assert torch.equal(x * 3, x + x + x)
+    library._destroy()
+
+
 def test_a_custom_op_of_cuda():
     name = f"warploom_test::twice{random.randrange(10**9)}"
     with warploom.triton.machine() as machine:

@@ -106,13 +106,17 @@ class Signature:
     release: Release
 
     def parameters(self, values: Sequence[Any], storages: Storages) -> list[tuple[str, Parameter]]:
-        """The parameters of the PTX kernel for the values of a call, each with its name in messages."""
-        if len(values) != len(self.types):
+        """The parameters of the PTX kernel for the values of a call, each with its name in messages.
+
+        Constants at the end may be missing, where a program calls a compiled kernel: Triton's launcher skips them.
+        """
+        missing = list(self.types.values())[len(values) :]
+        if len(values) > len(self.types) or any(kind != "constexpr" for kind in missing):
             names = ", ".join(self.types)
             what = f"{len(values)} arguments were given to a compiled kernel, which takes {len(self.types)}: {names}"
             raise Diag.BAD_LAUNCH.error(what=what)
         known = iter(self.descriptors) if self.descriptors else None
-        return list(self._flat(self.types.items(), values, known, storages))
+        return list(self._flat(self.types.items(), (*values, *missing), known, storages))
 
     def _flat(
         self, types: Iterable[tuple[str, Any]], values: Iterable[Any], known: Iterator[Mapping[str, Any]] | None,

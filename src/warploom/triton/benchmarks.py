@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from warploom.triton.options import Options
@@ -58,9 +58,13 @@ def tune_once(patches: Patches, options: Options, dry: Callable[[], Any]) -> Non
     chosen: set[int] = set()
     used: dict[int, tuple[Any, set[Any]]] = {}
 
+    def known(tuner: Any) -> set[Any]:
+        """The keys in a tuner's memory; a program's own kind of memory stays as it is."""
+        return set(tuner.cache) if isinstance(tuner.cache, Mapping) else set()
+
     def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         chosen.discard(id(tuner))
-        used.setdefault(id(tuner), (tuner, set(tuner.cache)))
+        used.setdefault(id(tuner), (tuner, known(tuner)))
         return prune(tuner, *args, **kwargs)
 
     def _bench(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +80,7 @@ def tune_once(patches: Patches, options: Options, dry: Callable[[], Any]) -> Non
 
     def forget() -> None:
         for tuner, before in used.values():
-            for key in set(tuner.cache) - before:
+            for key in known(tuner) - before:
                 del tuner.cache[key]
             vars(tuner).pop("do_bench", None)  # a cached property that holds the emulator's
 

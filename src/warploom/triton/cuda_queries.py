@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import struct
+from collections import OrderedDict
 from contextlib import nullcontext
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
 
-from warploom.triton.host_tensors import CUDA, host_of, is_device, is_index, on_host
+from warploom.triton.host_tensors import CUDA, host_of, is_device, is_index, on_host, put_on_host
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
 
 MEMORY = 64 << 30
 """Bytes of device memory that the emulator answers; the host's memory is the limit."""
 TOOLKIT = "13.0"
+
+
+_MEMORY_USED = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
 
 
 class Device:
@@ -31,6 +37,10 @@ class Device:
         pass
 
 
+class DeviceIndex(Device):
+    """The same block under the name of `torch.accelerator`."""
+
+
 class _Profiler:
     """The functions of NVTX and of the CUDA runtime that mark ranges for a profiler: they do nothing."""
 
@@ -38,10 +48,26 @@ class _Profiler:
         return lambda *_, **__: 0
 
 
+_STATE_BYTES = 16
+_STATES = 4096
+"""States of a generator that can be restored: the last ones that the program asked for."""
+
+
 class _Generator(torch.Generator):
-    """A generator of the CPU with the offset of one for CUDA, which programs with their own Philox numbers advance."""
+    """A generator of the CPU with the state of one for CUDA: seed and offset, 8 bytes each.
+
+    Programs with Philox numbers of their own advance the offset, and so does a call here for which numbers were drawn
+    since the last: the state of the CPU's generator is kept with each.
+    """
 
     _offset = 0
+
+    def __init__(self, *_: Any) -> None:
+        self._states: OrderedDict[tuple[int, int], Any] = OrderedDict()
+
+    def _drawing(self) -> Any:
+        """The generator whose numbers are drawn."""
+        return super()
 
     def get_offset(self) -> int:
         return self._offset
@@ -51,25 +77,41 @@ class _Generator(torch.Generator):
 
     def manual_seed(self, seed: int) -> Any:
         self._offset = 0
-        return super().manual_seed(seed)
+        self._drawing().manual_seed(int(seed))
+        return self
+
+    def get_state(self) -> Any:
+        seed, held = self.initial_seed(), self._drawing().get_state()
+        while not torch.equal(self._states.setdefault((seed, self._offset), held), held):
+            self._offset += 4
+        self._states.move_to_end((seed, self._offset))
+        if len(self._states) > _STATES:
+            self._states.popitem(last=False)
+        packed = bytearray(struct.pack("<Qq", seed % 2**64, self._offset))
+        with torch._C.DisableTorchFunction():
+            return put_on_host(torch.frombuffer(packed, dtype=torch.uint8))
+
+    def set_state(self, state: Any) -> Any:
+        if state.numel() * state.itemsize != _STATE_BYTES:
+            raise RuntimeError("RNG state is wrong size")  # PyTorch's words
+        seed, offset = struct.unpack("<Qq", state.contiguous().view(torch.uint8).numpy().tobytes())
+        held = self._states.get((seed, offset))
+        if held is not None:
+            self._drawing().set_state(held)
+        elif seed != self.initial_seed() % 2**64:
+            self.manual_seed(seed)
+        self._offset = offset
+        return self
 
 
 class _DefaultGenerator(_Generator):
-    """The default generator of the GPU: its seed and state are those of the CPU's."""
+    """The default generator of the GPU: its numbers are those of the CPU's."""
 
     def initial_seed(self) -> int:
         return int(torch.default_generator.initial_seed())
 
-    def manual_seed(self, seed: int) -> Any:
-        torch.default_generator.manual_seed(int(seed))
-        return super().manual_seed(seed)
-
-    def get_state(self) -> Any:
-        return torch.default_generator.get_state()
-
-    def set_state(self, state: Any) -> Any:
-        torch.default_generator.set_state(state)
-        return super().set_state(state)
+    def _drawing(self) -> Any:
+        return torch.default_generator
 
 
 def properties(options: Options) -> SimpleNamespace:
@@ -92,6 +134,13 @@ def properties(options: Options) -> SimpleNamespace:
         gcnArchName="",
         is_integrated=False,
         is_multi_gpu_board=False,
+        clock_rate=1,
+        memory_clock_rate=1,
+        memory_bus_width=1,
+        pci_domain_id=0,
+        pci_bus_id=0,
+        pci_device_id=0,
+        uuid="00000000-0000-0000-0000-000000000000",
     )
 
 
@@ -144,6 +193,9 @@ def answer(patches: Patches, options: Options) -> None:
         "default_generators": (default,),
         "seed": _nothing,
         "seed_all": _nothing,
+        "initial_seed": default.initial_seed,
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": _nothing,
         "get_rng_state": lambda device=None: default.get_state(),
         "set_rng_state": lambda state, device=None: default.set_state(state) and None,
         "empty_cache": _nothing,
@@ -154,7 +206,7 @@ def answer(patches: Patches, options: Options) -> None:
         "memory_summary": lambda device=None, abbreviated=False: "",
         "cudart": _Profiler,
     }
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+    for name in _MEMORY_USED:
         answers[name] = lambda device=None: 0
     for name, value in answers.items():
         patches.set(torch.cuda, name, _own(value))
@@ -169,14 +221,23 @@ def answer(patches: Patches, options: Options) -> None:
             "device_count": lambda: 1,
             "current_device_index": lambda: 0,
             "set_device_index": _choose,
+            "device_index": DeviceIndex,
             "synchronize": _nothing,
+            "empty_cache": _nothing,
+            "reset_peak_memory_stats": _nothing,
+            "reset_accumulated_memory_stats": _nothing,
+            "memory_stats": lambda device_index=None: {},
+            "get_memory_info": lambda device_index=None: (MEMORY, MEMORY),
+            **{name: (lambda device_index=None: 0) for name in _MEMORY_USED},
         }.items():
-            patches.set(torch.accelerator, name, _own(value))
+            if hasattr(torch.accelerator, name):
+                patches.set(torch.accelerator, name, _own(value))
 
 
 def _map_defaults(patches: Patches) -> None:
     """Map the default device, and the `map_location` of `torch.load`, to the host."""
     set_default, get_default, load = torch.set_default_device, torch.get_default_device, torch.load
+    module_of = torch.get_device_module
     chosen: list[Any] = []
 
     def set_default_device(device: Any) -> None:
@@ -198,7 +259,12 @@ def _map_defaults(patches: Patches) -> None:
         with torch._C.DisableTorchFunction():  # tensors that are loaded to the host may be those of a GPU
             return load(f, located(map_location), *args, **kwargs)
 
+    @functools.wraps(module_of)
+    def get_device_module(device: Any = None) -> Any:
+        return torch.cuda if device is None else module_of(device)
+
     patches.later(lambda: set_default(None) if chosen else None)
+    patches.set(torch, "get_device_module", get_device_module)
     patches.set(torch, "set_default_device", set_default_device)
     patches.set(torch, "get_default_device", get_default_device)
     patches.set(torch, "load", load_to_host)
@@ -222,6 +288,6 @@ def _generator() -> Any:
             return isinstance(value, real)
 
         def __call__(cls, device: Any = "cpu") -> Any:
-            return _Generator("cpu")
+            return real("cpu") if is_device(device) and torch.device(device).type == "cpu" else _Generator("cpu")
 
     return Meta("Generator", (), {})

@@ -19,7 +19,7 @@ from warploom.triton.storages import Addresses
 CUDA = torch.device("cuda", 0)
 _CUDA_NAME = re.compile(r"cuda(:\d+)?")
 _CPU = torch.device("cpu")
-_MARK = "_warploom_on_host"
+_MARK, _PINNED = "_warploom_on_host", "_warploom_pinned"
 """The attribute of tensors that the program has put on the CPU itself: they answer that they are there."""
 
 
@@ -72,6 +72,25 @@ def compare_values_only(patches: Patches) -> None:
         init(held, *args, **{**kwargs, "check_device": False})
 
     patches.set(pair, "__init__", init_without_device)
+
+
+def map_subclasses(patches: Patches) -> None:
+    """Make tensors of a program's own classes on the host: PyTorch's autograd ends the process for one on a GPU."""
+    for name in ("_make_wrapper_subclass", "_make_dtensor"):
+        if (make := getattr(torch.Tensor, name, None)) is not None:
+            patches.set(torch.Tensor, name, staticmethod(_with_host_device(make)))
+
+
+def _with_host_device(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None:
+            kwargs["device"] = on_host(device)
+        result = make(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return put_on_host(result) if _named_cpu(device) else result
+
+    return made
 
 
 def keep_in_callbacks(patches: Patches, mode: HostTensors) -> None:
@@ -139,8 +158,8 @@ class HostTensors(TorchFunctionMode):
             torch.Tensor.cpu: lambda tensor, *_, **__: _to(tensor, "cpu"),
             torch.Tensor.cuda: lambda tensor, device=None, *_, **__: _to(tensor, "cuda" if device is None else device),
             torch.Tensor.to: _to,
-            torch.Tensor.pin_memory: lambda tensor, *_, **__: tensor,
-            torch.Tensor.is_pinned: lambda tensor, *_, **__: False,
+            torch.Tensor.pin_memory: lambda tensor, *_, **__: tensor if is_pinned(tensor) else _pin(tensor.clone()),
+            torch.Tensor.is_pinned: lambda tensor, *_, **__: is_pinned(tensor),
             torch.Tensor.data_ptr: addresses.note,
             torch.Tensor.data.__set__: _set_data,
             torch.Tensor.__repr__: self._text,
@@ -152,10 +171,13 @@ class HostTensors(TorchFunctionMode):
     def again(self) -> AbstractContextManager[Any]:
         """A block in which the mode is active, inside a function of PyTorch that has switched it off.
 
-        Not while PyTorch's compiler traces, on tensors without memory.
+        Not while PyTorch's compiler traces, on tensors without memory, and not twice: what one makes of the GPU, the
+        other would take for the program's own choice of the CPU.
         """
         traced = torch._C._len_torch_dispatch_stack() > 0
-        return self if self._is_active and not traced else nullcontext()
+        depth = torch._C._len_torch_function_stack()
+        held = any(torch._C._get_function_stack_at(at) is self for at in range(depth))
+        return self if self._is_active and not traced and not held else nullcontext()
 
     def inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function during which the mode is active."""
@@ -206,13 +228,24 @@ class HostTensors(TorchFunctionMode):
         device = kwargs.get("device")
         if device is not None:
             kwargs["device"] = host_of(device) if is_index(device) else on_host(device)
-        kwargs.pop("pin_memory", None)
+        pins = kwargs.pop("pin_memory", None)
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
         result = func(*args, **kwargs)
-        if self._thread.marks and (_named_cpu(device) or (device is None and _all_on_host(args))):
+        if self._thread.marks and (_named_cpu(device) or (device is None and all_on_host(args))):
             put_on_host(result)
-        return result
+        return _pin(result) if pins else result
+
+
+def is_pinned(tensor: Any) -> bool:
+    """Return True for a tensor that the program has put in pinned memory of the host."""
+    return getattr(tensor, _PINNED, False) is True
+
+
+def _pin(tensor: Any) -> Any:
+    if not torch.compiler.is_dynamo_compiling():
+        setattr(tensor, _PINNED, True)
+    return put_on_host(tensor)
 
 
 def _device(tensor: Any) -> torch.device:
@@ -224,7 +257,7 @@ def _named_cpu(device: Any) -> bool:
     return device == "cpu" or (isinstance(device, torch.device) and device.type == "cpu")
 
 
-def _all_on_host(values: tuple[Any, ...]) -> bool:
+def all_on_host(values: tuple[Any, ...]) -> bool:
     """Return True if a call has tensors among its arguments, and the program has put all of them on the CPU."""
     nested = (each if isinstance(each, tuple | list) else (each,) for each in values)
     found = [is_on_host(each) for some in nested for each in some if isinstance(each, torch.Tensor)]

@@ -26,7 +26,7 @@ from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, driver_class
 from warploom.triton.host_blas import answer_blas
 from warploom.triton.host_operators import redirect_operators
-from warploom.triton.host_tensors import HostTensors, compare_values_only, keep_in_callbacks
+from warploom.triton.host_tensors import HostTensors, compare_values_only, keep_in_callbacks, map_subclasses
 from warploom.triton.kernel_caches import keep_apart
 from warploom.triton.options import Options
 from warploom.triton.patches import Patches
@@ -111,6 +111,7 @@ class Session:
     def _replace(self, patches: Patches, tensors: HostTensors) -> None:
         keep_in_callbacks(patches, tensors)
         compare_values_only(patches)
+        map_subclasses(patches)
         map_in_threads(patches, tensors)
         driver = Driver(self)
         for name in self.release.driver_fields:

@@ -171,7 +171,8 @@ def standing(grid: Grid) -> list[str]:
             lines.append(f"{_names(ctas)}:")
         lines += picture
     if grid.not_started:
-        lines.append(f"{grid.not_started} clusters have not started: all SMs are full")
+        waiting = "1 cluster has" if grid.not_started == 1 else f"{grid.not_started} clusters have"
+        lines.append(f"{waiting} not started{'' if grid.can_launch else ': all SMs are full'}")
     if len(lines) > _MOST_LINES:
         lines[_MOST_LINES - 1 :] = [f"and {len(lines) - _MOST_LINES + 1} more lines"]
     return lines
@@ -195,10 +196,13 @@ def _lines(grid: Grid, cta: Cta) -> list[str]:
                 text = "" if op is None else op.instruction.text
                 short = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
                 rows.setdefault((role_of(grid, warp), place, doing, short), []).append((group, warp))
-    cells = [(role, _who(warps), place, doing, f"`{text}`") for (role, place, doing, text), warps in rows.items()]
+    cells = [
+        (role, _who(warps), place, doing, f"`{text}`" if text else "")
+        for (role, place, doing, text), warps in rows.items()
+    ]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True) if width or cell)
+        "  ".join(cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True) if width or cell).rstrip()
         for row in cells
     ]
 
