@@ -27,6 +27,22 @@ producer:
 end:
 """
 
+TWO_FENCES = """
+    @%p1 mbarrier.init.shared::cta.b64 [%r3], 1; @%p1 fence.proxy.async.shared::cta;
+    mov.u32 %r10, 0; st.shared.u32 [%r5+1024], %r10; fence.proxy.async.shared::cta; bar.sync 0;
+    ld.shared.u32 %r11, [%r5+1024]; add.u32 %r11, %r11, 7; st.shared.u32 [%r5], %r11;
+    bar.sync 0;
+    @!%p1 bra wait;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 256;
+    cp.async.bulk.commit_group;
+    cp.async.bulk.wait_group 0;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;
+    add.u32 %r12, %r2, 1024;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r12], [%rd1], 256, [%r3];
+wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra wait;
+"""
+
 
 @pytest.mark.parametrize("body", [EXCHANGE.format(sync=""), LOST, FLAG], ids=["exchange", "lost update", "flag"])
 def test_a_witness_replays(body: str, tmp_path: Path) -> None:
@@ -57,6 +73,17 @@ def test_the_missing_fence_gives_wrong_numbers() -> None:
     assert witness.schedule is not None
     warploom.launch(file.launch(buffers), schedule=witness.schedule.replayed())
     assert tuple(file.check(buffers))
+
+
+def test_a_wrong_number_is_no_witness_of_a_finding_that_no_schedule_shows() -> None:
+    stored, loaded = sorted(checked(TWO_FENCES).findings, key=lambda each: each.excused_by)
+    assert (stored.code, stored.excused_by) == ("FENCE_PROXY", "")
+    assert (loaded.code, loaded.excused_by) == ("FENCE_PROXY", "read-then-async-write")
+    assert stored.witness is not None
+    assert stored.witness.confirmed
+    assert loaded.witness is not None
+    assert not loaded.witness.confirmed
+    assert loaded.witness.text == "no schedule shows it: a read before an asynchronous write is never late"
 
 
 def test_a_deadlock_is_its_own_witness() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.report import Finding, Party, Witness
+from warploom.checker.rules import RELAXATIONS
 from warploom.diagnostics import Loc, Stuck, WarploomError
 from warploom.host.arrays import is_array, numpy_of
 from warploom.host.launch import Launch
@@ -172,6 +173,9 @@ class Confirmation:
             return Witness(
                 "", "no schedule shows this class of defect: the emulator has one order of visibility for it"
             )
+        excuse = RELAXATIONS.get(finding.excused_by)
+        if excuse is not None and excuse.unseen:
+            return Witness("", f"no schedule shows it: {excuse.unseen}")
         tried = 0
         for name, schedule in schedules(finding):
             if tried == TRIES or self._left <= 0:
