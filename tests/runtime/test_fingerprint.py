@@ -6,6 +6,7 @@ import enum
 import functools
 import math
 import os
+import reprlib
 import subprocess
 import sys
 import threading
@@ -254,6 +255,21 @@ class Inheriting(Slotted):
 
 def test_a_field_that_is_not_compared_counts():
     assert fingerprint(Scaling(2.0)) not in (None, fingerprint(Scaling(3.0)))
+
+
+def test_a_wrapped_method_of_a_dataclass_is_not_overlooked_if_its_author_wrote_it():
+    """From Python 3.13 on, `dataclass` wraps its own `__repr__` with `reprlib`, whose wrapper has no fingerprint."""
+
+    def printing(text):
+        @dataclass(repr=False)
+        class Printing:
+            @reprlib.recursive_repr()
+            def __repr__(self):
+                return text
+
+        return Printing()
+
+    assert fingerprint(printing("a")) is None
 
 
 HOLDERS = {

@@ -13,8 +13,10 @@ import dis
 import enum
 import functools
 import hashlib
+import inspect
 import os
 import re
+import reprlib
 import sys
 import time
 import types
@@ -38,6 +40,8 @@ _PLAIN = (type(None), bool, int, str, bytes, type(...), type(NotImplemented))
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _GENERATED = ("<string>", dataclasses.dataclass.__code__.co_filename)
 """File names of the methods that `dataclass` generates."""
+_WRAPPERS = (*_GENERATED, reprlib.recursive_repr.__code__.co_filename)
+"""File names of these methods as they are in a class: from Python 3.13 on, `reprlib` wraps `__repr__`."""
 _MOST_OBJECTS = 5000
 _IMPORTED = time.time_ns()
 _OF_CLASSES = frozenset(
@@ -359,12 +363,17 @@ def _field(field: dataclasses.Field[Any]) -> tuple[object, ...]:
 def _is_own(kind: type, name: str, member: object) -> bool:
     """Return True if the author wrote the member; what Python, `dataclass` and `Enum` add is determined by the rest."""
     if isinstance(member, types.FunctionType):
-        made_by_dataclass = dataclasses.is_dataclass(kind) and member.__code__.co_filename in _GENERATED
-        return not made_by_dataclass and not _is_public(member)
+        return not (dataclasses.is_dataclass(kind) and _is_generated(member)) and not _is_public(member)
     is_special = name.startswith("__") and name.endswith("__")
     if isinstance(member, _BOOKKEEPING) or name in _OF_CLASSES or (is_special and isinstance(member, _OF_C)):
         return False
     return not issubclass(kind, enum.Enum) or isinstance(member, property | classmethod | staticmethod)
+
+
+def _is_generated(method: types.FunctionType) -> bool:
+    """Return True if `dataclass` generated a method; one that the author wrote may have the same wrapper."""
+    inner: types.FunctionType = inspect.unwrap(method)
+    return method.__code__.co_filename in _WRAPPERS and inner.__code__.co_filename in _GENERATED
 
 
 def _unwrapped(member: object) -> tuple[object, ...]:
