@@ -405,3 +405,53 @@ def test_a_register_that_held_the_result_of_a_strong_access_may_be_used_again(st
     assert whole.verdict is Verdict.PROVED
     handed = checked(f"{body.replace('mov.u32 %r7, 5;', 'add.u32 %r7, %r7, 5;')} {STEERS}", words=256)
     assert handed.verdict is Verdict.INCOMPLETE
+
+
+def test_a_store_of_the_same_value_does_not_stand_for_the_one_before() -> None:
+    """Warps 0 and 1 store 5 without an order, and warp 2 stores 7 after warp 1: warp 0 may come last."""
+    body = """
+    setp.eq.u32 %p2, %r6, 0; setp.eq.u32 %p3, %r6, 1; setp.eq.u32 %p4, %r6, 2;
+    mov.u32 %r7, 5; mov.u32 %r8, 7; @%p1 st.shared.u32 [%r2], 0; bar.sync 0;
+    @%p2 st.shared.u32 [%r2], %r7;
+    @%p3 st.shared.u32 [%r2], %r7;
+    {meet}
+    @%p4 st.shared.u32 [%r2], %r8;
+    bar.sync 0; ld.shared.u32 %r9, [%r2]; st.global.u32 [%rd3], %r9;
+    """
+    two = checked(body.format(meet="@!%p2 bar.sync 1, 64;"), block=96)
+    assert codes(two) == {"RACE_WAW"}
+    assert two.findings[0].witness is not None
+    assert not checked(body.format(meet="bar.sync 1, 96;"), block=96).findings
+
+
+@pytest.mark.parametrize("nc", ["", ".nc"])
+def test_a_load_with_nc_does_not_see_what_the_launch_writes(nc: str) -> None:
+    other = "xor.b32 %r7, %r1, 32; mul.wide.u32 %rd5, %r7, 4; add.u64 %rd5, %rd1, %rd5;"
+    load = f"{other} ld.global{nc}.u32 %r8, [%rd5]; st.global.u32 [%rd3+256], %r8;"
+    assert codes(checked(f"st.global.u32 [%rd3], %r1; bar.sync 0; {load}", words=128)) == (
+        {"VISIBILITY"} if nc else set()
+    )
+    assert not checked(f"ld.global{nc}.u32 %r8, [%rd3]; st.global.u32 [%rd3], %r8;").findings
+
+
+TIMES = {
+    "clock": "mov.u32 %r10, %clock;",
+    "lanes": "activemask.b32 %r10;",
+    "test": "@%p1 mbarrier.arrive.shared.b64 _, [%r3]; mbarrier.test_wait.parity.shared.b64 %p7, [%r3], 0; "
+    "selp.u32 %r10, 1, 0, %p7;",
+}
+HANDED = {
+    "shared": "st.shared.u32 [%r5], %r10; ld.shared.u32 %r11, [%r5];",
+    "local": ".local .align 4 .b8 depot[16]; mov.u64 %rd5, depot; st.local.u32 [%rd5], %r10; ld.local.u32 %r11, [%rd5];",
+}
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("through", HANDED)
+def test_a_result_that_depends_on_time_reaches_control_through_memory(time: str, through: str) -> None:
+    body = f"@%p1 mbarrier.init.shared.b64 [%r3], 1; bar.sync 0; {TIMES[time]} {HANDED[through]}"
+    steers = checked(f"{body} setp.eq.u32 %p2, %r11, 77; @%p2 st.global.u32 [%rd3], %r1;")
+    assert steers.verdict is Verdict.INCOMPLETE
+    stored = checked(f"{body} st.global.u32 [%rd3], %r11;")
+    assert stored.verdict is Verdict.PROVED
+    assert any(each.startswith("timing-values") for each in stored.assumptions)

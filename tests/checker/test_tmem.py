@@ -85,3 +85,46 @@ def test_a_read_of_the_registers_completes_a_load(uses: str, early: bool) -> Non
 
 def test_the_address_is_published_by_a_barrier() -> None:
     assert without("published") & {"UNINITIALISED", "RACE_RAW", "TMEM_ALLOC_ORDER", "FAULT"}
+
+
+ALLOCATIONS = """
+    setp.eq.u32 %p2, %r6, {first}; setp.eq.u32 %p4, %r1, {elected};
+    @%p1 mbarrier.init.shared.b64 [%r3], 1; bar.sync 0;
+    @%p2 bra FIRST;
+    {second}
+    bra END;
+FIRST:
+    {one}
+END:
+"""
+NEXT = "WAIT: mbarrier.try_wait.parity.shared.b64 %p7, [%r3], 0; @!%p7 bra WAIT;"
+SIGNAL = "bar.warp.sync -1; @%p4 mbarrier.arrive.shared.b64 _, [%r3];"
+
+
+def _allocates(columns: int, at: int, between: str = "") -> str:
+    return (
+        f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2+{at}], {columns}; {between} bar.warp.sync -1; "
+        f"ld.shared.u32 %r10, [%r2+{at}]; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, {columns};"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "second", "is_right"),
+    [
+        (_allocates(64, 0), _allocates(64, 16), True),
+        (_allocates(128, 0), _allocates(64, 16), False),
+        (_allocates(512, 0), _allocates(512, 16), False),
+        (_allocates(64, 0, "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"), _allocates(64, 16), False),
+        (_allocates(512, 0) + SIGNAL, NEXT + _allocates(512, 16), True),
+        (_allocates(128, 0) + SIGNAL, NEXT + _allocates(64, 16), True),
+    ],
+    ids=["alike", "of two sizes", "of all columns", "without permit", "in order", "smaller in order"],
+)
+def test_the_allocations_of_two_warps_succeed_in_any_order(one: str, second: str, is_right: bool) -> None:
+    """Sizes may not grow, and nothing is allocated after the permit was given up."""
+    found = set[str]()
+    for first in (0, 1):
+        body = ALLOCATIONS.format(first=first, elected=32 * first, one=one, second=second)
+        found |= codes(checked(body, target="sm_100a", budget=0))
+    assert found <= (set() if is_right else {"TMEM_ALLOC_ORDER", "FAULT"})
+    assert ("TMEM_ALLOC_ORDER" in found) is not is_right

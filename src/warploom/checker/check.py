@@ -10,7 +10,7 @@ from typing import Any
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.dependent_launch import early_accesses
-from warploom.checker.determinism import Influence, influences, polls, reallocates, reason
+from warploom.checker.determinism import Influence, influences, polls, reallocates, reason, tells_times
 from warploom.checker.event_streams import Shapes
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.registers import hazards
@@ -175,6 +175,8 @@ class _Judged:
         kinds = {each.kind for each in found}
         if polls(program.flow):
             self.rules.assumed["monotone-flags"] += 1
+        if times := tells_times(program.flow):
+            self.rules.assumed["timing-values"] += len(times)
         if reallocates(program.flow) and not any(map(program.kernel.directive, ("maxnreg", "minnctapersm"))):
             self.rules.assumed["register-budget"] += 1
         early = early_accesses(program.flow)

@@ -114,6 +114,11 @@ CODES: dict[str, Code] = {
         "a CTA may exit before another one reaches it",
         "Let the CTA wait for the last remote arrival or access, or end with a cluster barrier.",
     ),
+    "REMOTE_BEFORE_START": Code(
+        "a CTA may not have begun when another one reaches it",
+        "Begin with a cluster barrier: the CTAs of a cluster are scheduled together, and do not begin together.",
+        replayable=False,
+    ),
     "UNINITIALISED": Code(
         "a read of memory that was never written",
         "Write the bytes first, or do not read them.",

@@ -19,6 +19,8 @@ from warploom.ptx.isa.table import Op
 from warploom.ptx.syntax.model import Special
 
 _STRONG = frozenset({"acquire", "relaxed", "volatile", "mmio", "mmio.relaxed"})
+_SPACES = ("shared", "global", "local", "tensor")
+"""Memories that hand a result on to other instructions."""
 _TIMES = ("%clock", "%globaltimer", "%smid", "%warpid", "%nsmid")
 
 
@@ -72,14 +74,14 @@ def steering(flow: Flow) -> frozenset[int]:
 def _steering(flow: Flow) -> frozenset[str]:
     """The registers that reach control, an address or synchronisation.
 
-    If a value is loaded to steer the kernel, the result of an atomic or of polling that is stored to the same memory
-    counts as well: compilers hand it to the other warps so.
+    If a value is loaded to steer the kernel, the result of an atomic, of polling, of a request for work, of a clock or
+    of a test that is stored to the same memory counts as well: compilers hand it to the other warps so.
     """
     slice_ = control_slice(flow)
     ops = [op for block in flow.blocks for op in block.ops]
-    results = [op for op in ops if any(_KINDS[kind](op) for kind in ("atomic", "polled"))]
+    results = [op for op in ops if any(matches(op) for matches in _KINDS.values())]
     found = set(slice_.registers)
-    for space in ("shared", "global") if results else ():
+    for space in _SPACES if results else ():
         if any(_accesses(op, "reads", space) for op in slice_.loads):
             stores = {id(op) for op in ops if _accesses(op, "writes", space)}
             found.update(name for op in results if _reaches(flow, op, stores) for name in written(op))
@@ -88,8 +90,8 @@ def _steering(flow: Flow) -> frozenset[str]:
 
 def _accesses(op: Op, verb: str, space: str) -> bool:
     """True for a load or store that may access a space: it names that one, or none."""
-    families = ("ld", "ldu") if verb == "reads" else ("st", "red", "atom")
-    if op.family.partition(".")[0] not in families:
+    families = ("ld", "ldu", "ldmatrix") if verb == "reads" else ("st", "stmatrix", "red", "atom")
+    if op.family.partition(".")[0] not in families and op.family not in ("tcgen05.ld", "tcgen05.st"):
         return False
     effects = [effect for effect in op.form.effects if effect.verb == verb]
     spaces = (op["space"] if effect.space == "{space}" else effect.space for effect in effects)
@@ -125,6 +127,21 @@ def _reaches(flow: Flow, source: Op, sinks: set[int]) -> bool:
 def reallocates(flow: Flow) -> bool:
     """True if warps change the number of their registers."""
     return any(op.family == "setmaxnreg" for block in flow.blocks for op in block.ops)
+
+
+@once
+def relinquishes(flow: Flow) -> bool:
+    """True if a CTA gives up the right to allocate TMEM."""
+    return any(op.family == "tcgen05.relinquish" for block in flow.blocks for op in block.ops)
+
+
+@once
+def tells_times(flow: Flow) -> tuple[Op, ...]:
+    """Clocks, numbers of SMs, sets of active lanes and tests of mbarriers whose results may be stored."""
+    ops = [op for block in flow.blocks for op in block.ops]
+    stores = {id(op) for op in ops if any(_accesses(op, "writes", space) for space in _SPACES)}
+    timed = [op for op in ops if any(_KINDS[kind](op) for kind in ("clock", "lanes", "test"))]
+    return tuple(op for op in timed if _reaches(flow, op, stores))
 
 
 @once

@@ -185,7 +185,8 @@ class Passes:
                 continue
             for event in events_of(item):
                 on_event(event)
-        if self.left_out and len(self._checker.findings):
+        reuses = not self._reach.frees_barriers and self._checker.rules.relaxed["barrier-reuse"] > 0
+        if self.left_out and (reuses or len(self._checker.findings)):
             raise Unjudged
 
     def _moved(self, item: WarpEvents) -> WarpEvents:

@@ -38,7 +38,9 @@ class Checker:
         self.barriers = Mbarriers(self.agents, self.rules, self.findings, self.operations)
         self.meetings = Meetings(self.agents, self.rules, self.findings)
         self.lints: dict[tuple[str, object], Finding] = {}
-        self.memories = Memories(self.agents, self.rules, self.findings, Layouts(self.findings, self.lints))
+        self.memories = Memories(
+            self.agents, self.rules, self.findings, Layouts(self.findings, self.lints), self.barriers
+        )
         self.maps = TensorMaps(self.agents, self.rules, self.memories)
         self.lifetimes = Lifetimes(self.findings, self.rules)
         self.registers = RegisterBudgets(self.agents, self.rules, self.findings)
@@ -68,7 +70,7 @@ class Checker:
                             space="shared", proxy="generic", components=warp.components, component=part.component,
                             value=warp.time,
                         )  # fmt: skip
-                        self.lifetimes.reach(touch, access)
+                        self.lifetimes.reach(touch, access, part)
 
     def _issue(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
@@ -196,7 +198,7 @@ class Checker:
         elif not event.touches and event.source.instruction.opcode.startswith("tcgen05.alloc"):
             self.lifetimes.allocate_together(warp, part)
         for touch in event.touches:
-            self.lifetimes.allocate(touch, warp, part)
+            self.lifetimes.allocate(event, touch, warp, part)
 
     def _free(self, event: Event) -> None:
         warp = self.agents.warp(event.agent)
@@ -225,6 +227,7 @@ class Checker:
             event.source, warp.cta, warp.number, event.lanes, writes=True, space="shared", proxy="generic",
             components=warp.components, component=part.component, value=warp.time,
         )  # fmt: skip
+        access.begins = event.barrier.address & 0xFFFFFF if event.kind == "alloc" else -1
         addresses = np.array([event.barrier.address], np.int64)
         touch = Touch("writes", "shared", event.barrier.cta, "generic", addresses, _BARRIER_BYTES)
         self.memories.touch(touch, access, part, part.clock)

@@ -89,6 +89,10 @@ RELAXATIONS: dict[str, Relaxation] = {
         "the warps of a warpgroup need no synchronisation between one setmaxnreg and the next",
         "PTX ISA 9.7.20.5 requires it; Triton's partitions, which may be parts of a warpgroup, change their own counts",
     ),
+    "barrier-reuse": Relaxation(
+        "the bytes of an mbarrier may be used for something else after its last use",
+        "PTX ISA 9.7.13.15 asks for mbarrier.inval before; CUTLASS reuses storage without one",
+    ),
     "unused-read": Relaxation(
         "a write may race with another warp's read of global memory, if what that computes from it reaches no memory",
         "PTX ISA 8.7 calls it a race; Triton loads a row that is shorter than a CTA in all warps, and stores it in one",
@@ -117,6 +121,8 @@ ASSUMPTIONS: dict[str, str] = {
     "nothing that the previous launch uses",
     "register-budget": "without .maxnreg and .minnctapersm, threads begin with an even share of an SM's registers, or "
     "with less if a setmaxnreg.inc asks for less (ptxas 13 ignores setmaxnreg there)",
+    "timing-values": "what clocks, numbers of SMs, activemask and tests of mbarriers give is stored, and may differ "
+    "between interleavings, and so may the numbers computed from it",
     "strong-order": "what strong accesses and atomics find that no order fixes may differ between interleavings, "
     "and so may the numbers computed from it; nothing else does",
     "fresh-tiles": "different clusters, and different passes of a tile loop, write different parts of the output for "
@@ -160,6 +166,9 @@ class Rules:
         if old.pipe is not None and old.pipe == new.pipe:
             return None
         problem = self._disorder(old, new, clock)
+        if problem is None and new.incoherent:
+            why = "a load with .nc may find what was there before the launch, whatever orders the two"
+            problem = Problem("VISIBILITY", why, "ld.global without .nc", ordered=True)
         if problem is None:
             return None
         if new.rounds and old.writes and old.source is new.source and old.cta == new.cta and not problem.relaxation:

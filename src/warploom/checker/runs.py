@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from warploom.checker.collecting import Findings
-from warploom.checker.determinism import steering
+from warploom.checker.determinism import relinquishes, steering
 from warploom.checker.equal_clusters import Clusters
 from warploom.checker.event_streams import Shapes
 from warploom.checker.model.clocks import Triple
@@ -103,6 +103,7 @@ def _run(
     clusters = Clusters(checker, reach, shapes) if watch is None else None
     setup = replace(setup, observers=(clusters or checker,))
     checker.memories.steering = steering(setup.program.flow)
+    checker.lifetimes.relinquishes = relinquishes(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
     error, stopped = None, False

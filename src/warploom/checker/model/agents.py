@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,20 +21,49 @@ class Sync(NamedTuple):
     handed: Clock
 
 
+class Ready(NamedTuple):
+    """Knowledge that a fence of some lanes has made ready for their next relaxed stores to release."""
+
+    lanes: int
+    clock: Clock
+    scope: str
+    component: int
+    whole: int
+    """The component of these lanes, and the time up to which they knew each other's accesses."""
+
+    def of(self, lanes: int) -> Clock | None:
+        """Get the knowledge that some lanes may release by it: a fence is one of its own thread."""
+        if lanes & ~self.lanes:
+            return None
+        if lanes == self.lanes:
+            return self.clock
+        clock = self.clock.copy()
+        if clock.rows.shape[1] > self.component:
+            np.minimum(clock.rows[G:, self.component], self.whole, out=clock.rows[G:, self.component])
+        return clock
+
+
+class Seen(NamedTuple):
+    """Knowledge that relaxed loads of some lanes have found, for their next fence to acquire."""
+
+    lanes: int
+    scope: str
+    """The smallest scope of a fence that includes the thread which released it."""
+    clock: Clock
+
+
+_Kept = TypeVar("_Kept")
+
+
 class Lanes:
     """Lanes of a warp that know the same."""
 
-    __slots__ = (
-        "clock", "component", "fenced", "fenced_scope", "history", "mask", "partial", "seen", "taken", "whole",
-    )  # fmt: skip
+    __slots__ = ("clock", "component", "fenced", "history", "mask", "partial", "seen", "taken", "whole")
 
     def __init__(self, mask: int, clock: Clock, component: int) -> None:
         self.mask, self.clock, self.component = mask, clock, component
-        self.fenced: Clock | None = None
-        """Knowledge that a fence has made ready for the next relaxed store to release."""
-        self.fenced_scope = "sys"
-        self.seen: Clock | None = None
-        """Knowledge that relaxed loads have found, for the next fence to acquire."""
+        self.fenced: tuple[Ready, ...] = ()
+        self.seen: tuple[Seen, ...] = ()
         self.history: deque[Sync] = deque(maxlen=_HISTORY)
         self.taken: Clock | None = None
         """A copy of the clock, while that does not change."""
@@ -134,6 +164,10 @@ class Agents:
             found.parts[0].history = deque(maxlen=self.kept)
         return found
 
+    def part(self, warp: Warp, lanes: int) -> None:
+        """Tell some lanes of a warp from the others, because they are to know something by themselves."""
+        self._parted(warp, lanes)
+
     def act(self, warp: Warp, lanes: int) -> list[Lanes]:
         """The classes that some lanes make up, parted where needed; each counts one action."""
         parts = warp.parts
@@ -161,8 +195,7 @@ class Agents:
             taken.append(part)
             if inside != part.mask:
                 rest = Lanes(part.mask & ~lanes, part.clock.copy(), warp.component(part.mask & ~lanes))
-                rest.fenced, rest.fenced_scope = part.fenced, part.fenced_scope
-                rest.seen, rest.history = part.seen, part.history.copy()
+                rest.fenced, rest.seen, rest.history = part.fenced, part.seen, part.history.copy()
                 part.partial = {**part.partial, part.component: part.whole}
                 rest.partial, rest.whole = dict(part.partial), warp.time
                 part.whole = warp.time
@@ -196,7 +229,7 @@ class Agents:
         for part in inside[1:]:
             one.clock.join(part.clock)
             one.mask |= part.mask
-            one.fenced, one.seen = one.fenced or part.fenced, one.seen or part.seen
+            one.fenced, one.seen = _together(one.fenced, part.fenced), _together(one.seen, part.seen)
             one.partial = {
                 at: min(one.partial.get(at, time), time) for at, time in (one.partial | part.partial).items()
             }
@@ -211,3 +244,8 @@ class Agents:
         """Drop a cluster that has ended."""
         gone = self.clusters.pop(place, None)
         self.warps = {key: warp for key, warp in self.warps.items() if warp.components is not gone}
+
+
+def _together(one: Sequence[_Kept], other: Sequence[_Kept]) -> tuple[_Kept, ...]:
+    """Join the lists of two classes of lanes; those that were one class before have the same entries."""
+    return tuple(one) + tuple(each for each in other if all(each is not known for known in one))

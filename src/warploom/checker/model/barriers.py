@@ -19,9 +19,10 @@ from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, Clock, Components, G, Known, P, Triple, X
 from warploom.checker.model.operations import Form, Operations, Pending
+from warploom.checker.model.shadow import Access
 from warploom.checker.report import Party
 from warploom.checker.rules import Rules
-from warploom.machine.observers.events import BarrierName, Event
+from warploom.machine.observers.events import BarrierName, Event, Touch
 
 Place = tuple[Triple, int]
 """A CTA and an address in its shared memory."""
@@ -124,24 +125,53 @@ class Mbarriers:
         """A barrier ends: every use of it must come before."""
         assert event.barrier is not None
         ledger = self._ledger(event.barrier)
+        party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
+        self._end(ledger, party, part.clock, "mbarrier.inval")
+
+    def _end(self, ledger: Ledger, party: Party, clock: Clock, what: str) -> bool:
+        """Judge the end of a barrier by a thread with this knowledge; true if all uses come before it."""
+        is_over = True
         for component, (time, user) in ledger.users.items():
-            if not part.clock.knows(X, component, time):
-                party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
-                text = f"mbarrier.inval of {ledger.name} is not ordered after its last use."
+            if not clock.knows(X, component, time):
+                is_over = False
+                text = f"{what} of {ledger.name} is not ordered after its last use."
                 missing = "a barrier after the last use"
                 self._findings.add(
                     "MBAR_LIFETIME", text, (party, self.party(user, ledger)), missing=missing, barrier=ledger.name
                 )
         for phase, known, user in ledger.signals.values():
-            order = self._rules.follows(part.clock, ledger.component, phase, known, True, user.source)
+            order = self._rules.follows(clock, ledger.component, phase, known, True, user.source)
             if order != "":
-                party = self._findings.party(event.source, event, "frees", barrier=ledger.name)
-                text = f"mbarrier.inval of {ledger.name} may come before an asynchronous arrival."
+                is_over = False
+                text = f"{what} of {ledger.name} may come before an asynchronous arrival."
                 self._findings.add(
                     "MBAR_LIFETIME", text, (party, self.party(user, ledger)), missing=f"a wait for phase {phase}",
                     excused_by=order or "", barrier=ledger.name,
                 )  # fmt: skip
         ledger.made_by = None
+        return is_over
+
+    def touched(self, made: Access, touch: Touch, access: Access, clock: Clock) -> None:
+        """Something else than an mbarrier instruction accesses the bytes of a barrier that `made` initialised."""
+        ledger = self.ledgers.get((made.cta, made.begins))
+        if ledger is None or ledger.made_by is None:
+            return
+        low = int((touch.addresses & 0xFFFFFF).min())
+        party = self._findings.access(access, (low, int((touch.addresses & 0xFFFFFF).max()) + touch.width))
+        if not access.writes:
+            text = f"A read of the bytes of {ledger.name}: an mbarrier is opaque, and may change while it is read."
+            missing = "mbarrier.inval, and a write of these bytes"
+            self._findings.add("MBAR_LIFETIME", text, (party,), missing=missing, barrier=ledger.name)
+            return
+        if not self._end(ledger, party, clock, "The reuse of the bytes"):
+            return
+        self._rules.relaxed["barrier-reuse"] += 1
+        if not self._rules.lenient:
+            text = f"The bytes of {ledger.name} are used for something else, and it was not invalidated."
+            missing = "mbarrier.inval before this write"
+            self._findings.add(
+                "MBAR_LIFETIME", text, (party,), missing=missing, excused_by="barrier-reuse", barrier=ledger.name
+            )
 
     def contribute(self, event: Event, warp: Warp) -> None:
         """An arrival, an expectation of bytes, or bytes that have come."""
@@ -288,11 +318,12 @@ class Mbarriers:
     def wait(self, event: Event, warp: Warp) -> None:
         """A thread has seen a phase end."""
         assert event.barrier is not None
-        if not event.passed:
-            return
         ledger, phase = self._ledger(event.barrier), -1 if event.phase is None else event.phase
         for part in self._agents.act(warp, event.lanes):
             self._check_init(ledger, event, part.clock)
+            if not event.passed:
+                ledger.users[part.component] = (warp.time, event)
+                continue
             before = ledger.ended.get(phase - 1)
             if before is not None and not _after(part.clock, ledger, phase, before):
                 text = (
@@ -310,7 +341,8 @@ class Mbarriers:
                 part.history.append(Sync(event.source, handed))
             ledger.waiters.setdefault(phase, []).append(Waiter(part.component, warp.time, event))
             ledger.users[part.component] = (warp.time, event)
-        ledger.observed = max(ledger.observed, phase)
+        if event.passed:
+            ledger.observed = max(ledger.observed, phase)
 
 
 def _after(clock: Clock, ledger: Ledger, phase: int, before: Ended) -> bool:
@@ -367,6 +399,9 @@ class Meetings:
                     self._findings.add("NAMED_RECYCLE", text, (party,), missing=missing, barrier=name.name)
             given = part.given(event.lanes, warp.components)
             now.clock.release(given, relaxed=event.semantics == "relaxed")
+            for ready in part.fenced if event.semantics == "relaxed" else ():
+                if ready.scope != "cta" and not ready.lanes & ~event.lanes:
+                    now.clock.release(ready.clock)  # a fence before it (PTX ISA, example of barrier.cluster)
             now.came[part.component] = warp.time
 
     def wait(self, event: Event, warp: Warp) -> None:

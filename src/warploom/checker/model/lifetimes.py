@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Lanes, Warp
 from warploom.checker.model.barriers import Ledger
@@ -12,6 +14,8 @@ from warploom.checker.model.operations import Form
 from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
 from warploom.machine.observers.events import Event, Touch
+
+_COLUMNS = 512
 
 
 @dataclass(slots=True)
@@ -23,24 +27,60 @@ class _Ending:
 
 
 @dataclass(slots=True)
+class _Made:
+    """An allocation of TMEM."""
+
+    size: int
+    component: int
+    time: int
+    event: Event
+    is_freed: bool = False
+
+
+@dataclass(slots=True)
 class Lifetimes:
     """The allocations of TMEM, and the CTAs that end."""
 
     findings: Findings
     rules: Rules
+    relinquishes: bool = False
+    """True if the kernel has `tcgen05.relinquish_alloc_permit`."""
+    _made: dict[Triple, list[_Made]] = field(default_factory=dict)
+    """The allocations of each CTA."""
+    _begun: set[tuple[Triple, int, int, Triple]] = field(default_factory=set)
+    """By CTA, warp and component: the CTAs that have begun, as far as these lanes know."""
     _allocated: dict[Triple, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     _peers: dict[Triple, Triple] = field(default_factory=dict)
     """The CTAs that allocated together with another one."""
     _endings: dict[Triple, _Ending] = field(default_factory=dict)
     _foreign: dict[Triple, dict[tuple[int, int], Access]] = field(default_factory=dict)
 
-    def allocate(self, touch: Touch, warp: Warp, part: Lanes) -> None:
+    def allocate(self, event: Event, touch: Touch, warp: Warp, part: Lanes) -> None:
         """Columns of TMEM get an owner; the later CTA of a pair also allocates for the earlier one."""
         column = int(touch.addresses[0]) & 0xFFFF
         assert touch.cta is not None
         if touch.cta != warp.cta:
             self._peers[touch.cta], self._peers[warp.cta] = warp.cta, touch.cta
-        self._allocated.setdefault(touch.cta, {})[column] = (touch.width // 4, part.component, warp.time)
+        size = touch.width // 4
+        if touch.cta == warp.cta and touch.cta not in self._peers:
+            self._order(event, warp, part, size)
+        self._allocated.setdefault(touch.cta, {})[column] = (size, part.component, warp.time)
+
+    def _order(self, event: Event, warp: Warp, part: Lanes, size: int) -> None:
+        """Allocations of a CTA in another order must all succeed as well: their sizes may not grow, none may come after
+        `tcgen05.relinquish_alloc_permit`, and none of them may wait for columns of the others.
+        """
+        made = self._made.setdefault(warp.cta, [])
+        rivals = [each for each in made if not part.clock.knows(X, each.component, each.time)]
+        live = sum(each[0] for each in self._allocated.get(warp.cta, {}).values())
+        freed = sum(each.size for each in rivals if each.is_freed)
+        for each in rivals:
+            if each.size == size and not self.relinquishes and live + freed + size <= _COLUMNS:
+                continue
+            text = "Nothing orders two tcgen05.alloc of a CTA, and in another order one of them is wrong or waits."
+            parties = tuple(self.findings.party(one.source, one, "allocates") for one in (event, each.event))
+            self.findings.add("TMEM_ALLOC_ORDER", text, parties, missing="a barrier between the two")
+        made.append(_Made(size, part.component, warp.time, event))
 
     def allocate_together(self, warp: Warp, part: Lanes) -> None:
         """The earlier CTA of a pair goes on: the columns that its peer allocated for it are its own."""
@@ -50,7 +90,9 @@ class Lifetimes:
 
     def free(self, touch: Touch) -> None:
         assert touch.cta is not None
-        self._allocated.get(touch.cta, {}).pop(int(touch.addresses[0]) & 0xFFFF, None)
+        gone = self._allocated.get(touch.cta, {}).pop(int(touch.addresses[0]) & 0xFFFF, None)
+        for each in self._made.get(touch.cta, ()):
+            each.is_freed |= gone is not None and each.component == gone[1] and each.time == gone[2]
 
     def use(self, touch: Touch, access: Access, clock: Clock) -> None:
         """An access to TMEM comes after the allocation of its columns.
@@ -71,11 +113,25 @@ class Lifetimes:
         """The columns of TMEM that are allocated: the CTA, the first one, and how many."""
         return [(cta, base, each[0]) for cta, columns in self._allocated.items() for base, each in columns.items()]
 
-    def reach(self, touch: Touch, access: Access) -> None:
-        """A CTA's shared memory is accessed from another one."""
+    def reach(self, touch: Touch, access: Access, part: Lanes | None = None) -> None:
+        """A CTA's shared memory is accessed from another one, by threads of this knowledge."""
         if touch.space == "shared" and touch.cta is not None and touch.cta != access.cta:
             number = access.source.number
+            if part is not None and not self._has_begun(touch.cta, access, part.clock):
+                text = "Shared memory of another CTA is accessed, and nothing orders that after the CTA's beginning."
+                party = self.findings.access(access)
+                self.findings.add("REMOTE_BEFORE_START", text, (party,), missing="a barrier of the cluster before it")
             self._foreign.setdefault(touch.cta, {})[access.warp, number] = access
+
+    def _has_begun(self, cta: Triple, access: Access, clock: Clock) -> bool:
+        """True if threads come after some action of a CTA: it must have begun before others reach its memory."""
+        key = access.cta, access.warp, access.component, cta
+        if key not in self._begun:
+            keys, known = access.components.keys, clock.rows[X]
+            if not any(keys[at][:2] == ("warp", cta) for at in np.flatnonzero(known).tolist()):
+                return False
+            self._begun.add(key)
+        return True
 
     def exit(self, event: Event, warp: Warp, threads: int) -> bool:
         """Lanes end; True if they are the last of their CTA."""
@@ -114,6 +170,8 @@ class Lifetimes:
                     self.findings.add("REMOTE_AFTER_EXIT", text, (party,), missing="a wait by that CTA before it ends")
             self._allocated.pop(cta, None)
             self._peers.pop(cta, None)
+            self._made.pop(cta, None)
+        self._begun = {each for each in self._begun if each[0] not in ctas}
         for (owner, _), ledger in ledgers.items():
             if owner in ends and ledger.made_by is not None:
                 self._judge_barrier(ledger, ends[owner])

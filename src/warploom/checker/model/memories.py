@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
-from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
-from warploom.checker.model.clocks import PG, PM, PT, Clock, Components, G, P, Rows, T, Triple, X, fitted
+from warploom.checker.model.agents import Agents, Lanes, Seen, Sync, Warp
+from warploom.checker.model.barriers import Mbarriers
+from warploom.checker.model.clocks import PG, Clock, Components, G, P, Rows, T, Triple
 from warploom.checker.model.layouts import Layouts
 from warploom.checker.model.observations import Observations
+from warploom.checker.model.releases import given_by, make_ready, publish, smaller, take
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight
 from warploom.checker.report import Finding
 from warploom.checker.rules import Problem, Rules
@@ -45,7 +47,6 @@ _OFFSET = 0xFFFFFF
 _CTA_BITS, _GLOBAL_BITS = 18, 16
 _COLUMNS = 512
 _WORD = 4
-_RECEIVED = slice(X, PT + 1)
 _MOST_DISORDERED = 1 << 12
 
 
@@ -69,8 +70,9 @@ class _Array:
 class Memories:
     """The shadows of all memories of a launch."""
 
-    def __init__(self, agents: Agents, rules: Rules, findings: Findings, layouts: Layouts) -> None:
+    def __init__(self, agents: Agents, rules: Rules, findings: Findings, layouts: Layouts, barriers: Mbarriers) -> None:
         self._agents, self._rules, self._findings, self._layouts = agents, rules, findings, layouts
+        self._barriers = barriers
         self.of_ctas: dict[tuple[str, Triple | None], Shadow] = {}
         self._arrays: dict[int, _Array] = {}
         self._placed: tuple[Placed, ...] = ()
@@ -106,9 +108,11 @@ class Memories:
         """A load, a store or an atomic of some lanes."""
         if event.space in _PRIVATE:
             return
-        parts = self._agents.act(warp, event.lanes)
         semantics, writes = event.semantics, event.verb == "writes"
-        strong = is_strong(semantics)
+        strong, incoherent = is_strong(semantics), not writes and ".nc" in event.source.instruction.opcode
+        if strong and not writes and self._published and event.source.number in self.steering:
+            self._part_readers(event, warp)
+        parts = self._agents.act(warp, event.lanes)
         if writes:
             self._stored.add((event.source.number, warp.cta, warp.number))
         clash = event.clash
@@ -125,6 +129,7 @@ class Memories:
                     touch.proxy or "generic", warp.components, part.component, warp.time,
                 )  # fmt: skip
                 access.changes, access.rounds = event.changes, clash is not None and clash.across
+                access.incoherent = incoherent
                 if strong:
                     access.scope = event.scope or "sys"
                     polls.append((access, own.addresses.tobytes()))
@@ -312,7 +317,7 @@ class Memories:
 
     def _sight(self, new: Access, clock: Clock) -> Sight:
         """The rows in which `row_of` looks for an earlier access."""
-        if self.orders is not None or new.proxy == "tensormap":
+        if self.orders is not None or new.proxy == "tensormap" or new.incoherent:
             return BLIND
         if new.space == "tensor":
             return clock.rows, G, T
@@ -323,6 +328,8 @@ class Memories:
     def _judge(self, touch: Touch, part: Lanes, clock: Clock, old: Access, new: Access, own_read: bool) -> None:
         if old is PASSED_OVER or old is PASSED_READ:
             raise Unjudged
+        if old.begins >= 0 and new.begins < 0 and not _is_of_barrier(new):
+            self._barriers.touched(old, touch, new, clock)
         if old.value == new.value and old.source is new.source and old.components is new.components and (
             (old.cta, old.warp) == (new.cta, new.warp) and not old.asynchronous
         ):  # fmt: skip
@@ -449,9 +456,10 @@ class Memories:
                 releases = "release" in semantics or "acq_rel" in semantics
                 if published is None or not is_atomic:
                     published = self._published[key] = {}
-                reach = scope if releases else _smaller(scope, part.fenced_scope)
-                source, held = part.given(part.mask, warp.components), published.setdefault((reach, warp.cta), {})
-                _publish(held, warp.components.place, part, source, releases=releases)
+                source = part.given(part.mask, warp.components)
+                for reach, clock in [(scope, source)] if releases else given_by(part, source, scope):
+                    held = published.setdefault((reach, warp.cta), {})
+                    publish(held, warp.components.place, clock)
                 continue
             if not is_atomic:
                 self.polled += 1
@@ -465,13 +473,34 @@ class Memories:
                 if not (self._reaches(reach, writer, warp.cta) and self._reaches(scope, warp.cta, writer)):
                     continue
                 if "acquire" in semantics or "acq_rel" in semantics or self._counts_as_acquire(semantics, given):
-                    _take(part.clock, warp.components.place, given)
+                    take(part.clock, warp.components.place, given)
                     continue
-                if part.seen is None:
-                    part.seen = warp.components.clock()
-                _take(part.seen, warp.components.place, given)
+                self._see(part, warp, writer, given)
                 if warp.components.place in given:
                     part.clock.follow(Clock(given[warp.components.place]))
+
+    def _see(self, part: Lanes, warp: Warp, writer: Triple, given: dict[Triple, Rows]) -> None:
+        """A relaxed load has found what was released to its location, for a fence of the same lanes to acquire."""
+        scopes = ("cta", "cluster", "gpu")
+        needed = next(scope for scope in scopes if self._reaches(scope, warp.cta, writer))
+        found = warp.components.clock()
+        for each in part.seen:
+            if each.lanes == part.mask and each.scope == needed:
+                found.join(each.clock)
+        take(found, warp.components.place, given)
+        others = (each for each in part.seen if each.lanes != part.mask or each.scope != needed)
+        part.seen = (*others, Seen(part.mask, needed, found))
+
+    def _part_readers(self, event: Event, warp: Warp) -> None:
+        """Lanes that acquire from locations of their own know different things afterwards."""
+        for touch in event.touches:
+            addresses = touch.addresses
+            if len(addresses) != event.lanes.bit_count() or (addresses == addresses[0]).all():
+                continue
+            lanes = [lane for lane in range(WARP_LANES) if event.lanes >> lane & 1]
+            for address in np.unique(addresses).tolist():
+                if (touch.space, touch.cta, address) in self._published:
+                    self._agents.part(warp, sum(1 << lanes[at] for at in np.flatnonzero(addresses == address).tolist()))
 
     def _counts_as_acquire(self, semantics: str, given: dict[Triple, Rows]) -> bool:
         """True if a relaxed atomic takes part in what a fence has released, by the relaxation `atomic-acquire`."""
@@ -490,6 +519,8 @@ class Memories:
 
     def fence(self, event: Event, warp: Warp) -> None:
         """A fence of memory, of a proxy or of tcgen05."""
+        for lanes in {each.lanes for part in warp.parts for each in part.seen if part.mask & ~each.lanes}:
+            self._agents.part(warp, lanes)  # a fence acquires what loads of its own thread have found
         for part in self._agents.act(warp, event.lanes):
             clock, space = part.clock, event.space
             if event.proxy == "async":
@@ -503,50 +534,18 @@ class Memories:
                 else:
                     clock.receive()
             elif event.proxy == "generic" and space != "register":
-                if part.seen is not None:
-                    if event.scope == "cta":
-                        part.seen.others = None  # such a fence acquires nothing from other clusters
-                    clock.join(part.seen)
-                    part.seen = None
-                part.fenced = part.given(part.mask, warp.components).copy()
-                part.fenced_scope = event.scope or "sys"
+                scope = event.scope or "sys"
+                for each in part.seen:
+                    if not part.mask & ~each.lanes and smaller(each.scope, scope) == each.scope:
+                        clock.join(each.clock)
+                part.seen = tuple(each for each in part.seen if smaller(each.scope, scope) != each.scope)
+                make_ready(part, warp, part.given(part.mask, warp.components).copy(), scope)
             if self.orders is not None:
                 part.history.append(Sync(event.source, clock.copy()))
 
 
-_SCOPES = ("cta", "cluster", "gpu", "gl", "sys")
-
-
-def _smaller(one: str, other: str) -> str:
-    """The smaller of two scopes."""
-    return min(one, other, key=_SCOPES.index)
-
-
-def _publish(published: dict[Triple, Rows], place: Triple, part: Lanes, source: Clock, *, releases: bool) -> None:
-    """Make knowledge available at a location: all of it, or what a fence has made ready."""
-    if not releases:
-        rows = np.zeros_like(source.rows)
-        rows[X] = source.rows[X]
-        if part.fenced is not None:
-            width = part.fenced.rows.shape[1]
-            rows[G : PM + 1, :width] = part.fenced.rows[G : PM + 1]
-        source = Clock(rows, None if part.fenced is None else part.fenced.others)
-    for other, given in ((place, source.rows), *(source.others or {}).items()):
-        held = published.get(other)
-        if held is None:
-            published[other] = given.copy()
-        else:
-            held = fitted(held, given.shape[1])
-            np.maximum(held[:, : given.shape[1]], given, out=held[:, : given.shape[1]])
-            published[other] = held
-
-
-def _take(clock: Clock, place: Triple, published: dict[Triple, Rows]) -> None:
-    for other, rows in published.items():
-        if other == place:
-            clock.acquire(Clock(rows))
-        else:
-            clock.learn_of(other, rows, _RECEIVED)
+def _is_of_barrier(access: Access) -> bool:
+    return access.source.instruction.opcode.startswith("mbarrier.")
 
 
 def _is_atomic(access: Access) -> bool:

@@ -407,4 +407,4 @@ def _signals(event: Event) -> bool:
 @lru_cache(maxsize=1 << 10)
 def _traits(opcode: str) -> tuple[bool, bool]:
     """True for an operation of a pair of CTAs; true for a reduction."""
-    return "cta_group::2" in opcode, ".red" in opcode or "reduce" in opcode
+    return "cta_group::2" in opcode, opcode.startswith("red.") or ".red" in opcode or "reduce" in opcode

@@ -41,9 +41,9 @@ class Access:
     """One read or write, as the shadow keeps it."""
 
     __slots__ = (
-        "acquired", "asynchronous", "barrier", "changes", "component", "components", "cta", "group", "lanes", "layout",
-        "map", "name", "phase", "pipe", "proxy", "repeated", "rounds", "scope", "source", "space", "value", "warp",
-        "writes",
+        "acquired", "asynchronous", "barrier", "begins", "changes", "component", "components", "cta", "group",
+        "incoherent", "lanes", "layout", "map", "name", "phase", "pipe", "proxy", "repeated", "rounds", "scope",
+        "source", "space", "value", "warp", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,10 @@ class Access:
         self.changes = True
         self.rounds = False
         """True for a store that differs by its rounding from what earlier warps store with the same instruction."""
+        self.incoherent = False
+        """True for `ld.global.nc`, which does not see what the launch writes."""
+        self.begins = -1
+        """Of `mbarrier.init`: the address of the barrier."""
         self.repeated = False
         """True for a strong read that its warp repeats at once: it did not find the value that the warp waits for."""
         self.asynchronous = False
@@ -266,9 +270,13 @@ class Shadow:
                         if old.component == component and old.components is components and not old.writes:
                             own = True
                         pairs += self._unseen(old, new, sight)
-                    if write is not None:
-                        pairs += [(old, own) for old, _ in self._unseen(write, new, sight)]
+                    unseen = [] if write is None else self._unseen(write, new, sight)
+                    pairs += [(old, own) for old, _ in unseen]
                     after = _before(atom) if new.scope else ()
+                    if unseen and not new.changes and not new.scope and sight is not BLIND:
+                        # Stores of equal values need no order, and one of them does not stand for the others.
+                        olds = (*(each for each in reads if each.writes), *(old for old, _ in unseen))
+                        after = tuple(each for each in olds if self._unseen(each, new, sight))[-_MOST_BEFORE:]
                 atom.write, atom.reads = new, after
             return False, _once(pairs)
         for number in region:
@@ -311,7 +319,7 @@ class Shadow:
         Operations of one pipe execute in order.
         """
         (rows, generic, other), value = sight, old.value
-        if rows is None or (old.scope and new.scope):
+        if rows is None or (old.scope and new.scope) or old.begins >= 0:
             return [(old, False)]
         pipe = old.pipe
         if pipe is not None and pipe == new.pipe:

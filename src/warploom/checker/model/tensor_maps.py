@@ -14,6 +14,7 @@ import numpy.typing as npt
 from warploom.checker.model.agents import Agents, Lanes, Warp
 from warploom.checker.model.clocks import PM, Clock, G, Triple, X, fitted
 from warploom.checker.model.memories import Memories, Unjudged
+from warploom.checker.model.releases import make_ready
 from warploom.checker.model.shadow import Access, Acquire
 from warploom.checker.rules import Rules, covers
 from warploom.hardware.tensor_maps import MAP_BYTES
@@ -108,8 +109,9 @@ class TensorMaps:
 
     def _finds(self, event: Event, warp: Warp, part: Lanes, write: Access) -> bool:
         """True if a write was released to the proxy before an acquire, by fences whose scopes include both threads."""
-        known = part.given(part.mask & event.lanes, warp.components), part.seen
-        if write.value is None or not any(clock is not None and _knows(clock, warp, write) for clock in known):
+        seen = (each.clock for each in part.seen if not part.mask & ~each.lanes)
+        known = part.given(part.mask & event.lanes, warp.components), *seen
+        if write.value is None or not any(_knows(clock, warp, write) for clock in known):
             return False
         if write.cta == warp.cta:
             return True
@@ -136,11 +138,12 @@ def _knows(clock: Clock, warp: Warp, write: Access) -> bool:
 def _make_ready(part: Lanes, warp: Warp, scope: str) -> None:
     """Let the next relaxed store publish what was released to the proxy."""
     given = part.given(part.mask, warp.components)
-    if part.fenced is None:
-        part.fenced, part.fenced_scope = warp.components.clock(), scope
-    else:
-        part.fenced = part.fenced.copy()
-    rows = part.fenced.rows = fitted(part.fenced.rows, given.rows.shape[1])
+    ready = warp.components.clock()
+    for each in part.fenced:  # of fences before, which a relaxed store releases too
+        if each.lanes == part.mask and each.scope == scope:
+            ready.join(each.clock)
+    rows = ready.rows = fitted(ready.rows, given.rows.shape[1])
     np.maximum(rows[PM, : given.rows.shape[1]], given.rows[PM], out=rows[PM, : given.rows.shape[1]])
     for place, others in (given.others or {}).items():
-        part.fenced.learn_of(place, others, slice(PM, PM + 1))
+        ready.learn_of(place, others, slice(PM, PM + 1))
+    make_ready(part, warp, ready, scope)

@@ -174,8 +174,8 @@ class Cuts:
             raise Stop
 
     def _state(self, group: Group) -> bytes:
-        given = self.steering
-        return state_of(self.checker, group.cta.cluster, self._live, given.near, is_freed=given.frees_barriers)
+        given, frees = self.steering, self.steering.frees_barriers or self.checker.rules.relaxed["barrier-reuse"] > 0
+        return state_of(self.checker, group.cta.cluster, self._live, given.near, is_freed=frees)
 
     def end(self, cta: Cta) -> None:
         """A CTA has ended."""

@@ -338,11 +338,14 @@ def _knowledge(
         warp = checker.agents.warps[key]
         for part in sorted(warp.parts, key=lambda each: each.mask):
             form.clock(("warp", key, part.mask, part.component), part.clock)
-            form.clock("fenced", part.fenced)
-            form.clock("seen", part.seen)
+            for ready in sorted(part.fenced, key=lambda each: each[::2]):
+                form.clock(("fenced", ready.lanes, ready.scope), ready.clock)
+                form.plain(form.value(ready.component, ready.whole))
+            for seen in sorted(part.seen, key=lambda each: each[:2]):
+                form.clock(("seen", seen.lanes, seen.scope), seen.clock)
             # The next operation is issued at the present time, by lanes whose own last action may be older.
             own = warp.time, part.clock.value(X, part.component), part.whole
-            form.plain(part.fenced_scope, [form.value(part.component, time) for time in own])
+            form.plain([form.value(part.component, time) for time in own])
             form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
     ledgers = {names.place(place): ledger for place, ledger in checker.barriers.ledgers.items()}

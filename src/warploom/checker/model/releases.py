@@ -1,0 +1,63 @@
+"""Releases: what a strong store publishes at its location, and what a fence makes ready for a relaxed one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from warploom.checker.model.agents import Lanes, Ready, Warp
+from warploom.checker.model.clocks import PM, PT, Clock, G, Rows, Triple, X, fitted
+
+_RECEIVED = slice(X, PT + 1)
+_SCOPES = ("cta", "cluster", "gpu", "gl", "sys")
+
+
+def smaller(one: str, other: str) -> str:
+    """The smaller of two scopes."""
+    return min(one, other, key=_SCOPES.index)
+
+
+def make_ready(part: Lanes, warp: Warp, clock: Clock, scope: str) -> None:
+    """Let the next relaxed stores of these lanes release so much."""
+    ready = Ready(part.mask, clock, scope, part.component, part.whole)
+    kept = (each for each in part.fenced if each.lanes & ~part.mask or smaller(each.scope, scope) != each.scope)
+    part.fenced = (*kept, ready)
+
+
+def given_by(part: Lanes, source: Clock, scope: str) -> list[tuple[str, Clock]]:
+    """List the knowledge that a relaxed store of some lanes publishes, by scope; it comes after all that its lanes did."""
+    found: dict[str, Clock] = {}
+    for each in part.fenced:
+        clock = each.of(part.mask)
+        if clock is not None:
+            reach = smaller(scope, each.scope)
+            made = found.setdefault(reach, Clock(np.zeros_like(source.rows)))
+            made.rows = fitted(made.rows, clock.rows.shape[1])
+            rows = made.rows[G : PM + 1, : clock.rows.shape[1]]
+            np.maximum(rows, clock.rows[G : PM + 1], out=rows)
+            for place, others in (clock.others or {}).items():
+                made.learn_of(place, others)
+    found.setdefault(scope, Clock(np.zeros_like(source.rows)))
+    for made in found.values():
+        made.rows = fitted(made.rows, source.rows.shape[1])
+        np.maximum(made.rows[X, : source.rows.shape[1]], source.rows[X], out=made.rows[X, : source.rows.shape[1]])
+    return list(found.items())
+
+
+def publish(published: dict[Triple, Rows], place: Triple, source: Clock) -> None:
+    """Make knowledge available at a location."""
+    for other, given in ((place, source.rows), *(source.others or {}).items()):
+        held = published.get(other)
+        if held is None:
+            published[other] = given.copy()
+        else:
+            held = fitted(held, given.shape[1])
+            np.maximum(held[:, : given.shape[1]], given, out=held[:, : given.shape[1]])
+            published[other] = held
+
+
+def take(clock: Clock, place: Triple, published: dict[Triple, Rows]) -> None:
+    for other, rows in published.items():
+        if other == place:
+            clock.acquire(Clock(rows))
+        else:
+            clock.learn_of(other, rows, _RECEIVED)
