@@ -24,7 +24,7 @@ def make_ready(part: Lanes, warp: Warp, clock: Clock, scope: str) -> None:
 
 
 def given_by(part: Lanes, source: Clock, scope: str) -> list[tuple[str, Clock]]:
-    """List the knowledge that a relaxed store of some lanes publishes, by scope; it comes after all that its lanes did."""
+    """List the knowledge that a relaxed store of some lanes publishes, by scope; it comes after all that they did."""
     found: dict[str, Clock] = {}
     for each in part.fenced:
         clock = each.of(part.mask)
