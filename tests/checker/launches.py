@@ -51,3 +51,11 @@ def dies_once(marker: str) -> Launch:
 def dies() -> Launch:
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
     return clean()
+
+
+def no_launches() -> list[Launch]:
+    return []
+
+
+def nothing() -> None:
+    return None

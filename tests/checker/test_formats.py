@@ -237,3 +237,30 @@ def test_one_of_the_launches_of_a_function(capsys):
     assert capsys.readouterr().out.startswith(f"{BOTH}[clean]: PROVED")
     assert main(["check", f"{BOTH}[none]"]) == 3
     assert f"returned {BOTH}[clean], {BOTH}[race]" in capsys.readouterr().err
+
+
+def test_a_deadlock_has_a_line() -> None:
+    body = (
+        "@%p1 mbarrier.init.shared.b64 [%r3], 2; bar.sync 0; @%p1 mbarrier.arrive.shared.b64 _, [%r3];\n"
+        "WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0; @!%p2 bra WAIT;"
+    )
+    report = warploom.check(launches.made(body), budget=0)
+    (finding,) = report
+    assert finding.code == "DEADLOCK"
+    assert finding.loc is not None
+    line = 1 + kernel(body)[: kernel(body).index("mbarrier.try_wait")].count("\n")
+    assert finding.loc.line == line
+    results = [Checked("module:function", report)]
+    (result,) = json.loads(FORMATS["sarif"](results))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "%3Cptx%3E"}, "region": {"startLine": line}}
+    assert f"line={line}," in FORMATS["github"](results)
+    assert json.loads(FORMATS["json"](results))["checks"][0]["findings"][0]["line"] == line
+    assert Suppression(code="DEADLOCK", reason="known", file="<ptx>", line=line).matches(finding, "k")
+    assert not Suppression(code="DEADLOCK", reason="known", file="<ptx>", line=line + 1).matches(finding, "k")
+
+
+@pytest.mark.parametrize(("name", "returned"), [("no_launches", "no launch"), ("nothing", "NoneType")])
+def test_a_function_without_launches_is_an_error(name: str, returned: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"tests.checker.launches:{name}"]) == 3
+    assert f"it returned {returned}; it must return a Launch" in capsys.readouterr().err

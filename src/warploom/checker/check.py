@@ -304,4 +304,4 @@ def _of_error(error: WarploomError) -> Finding:
     code = "DEADLOCK" if isinstance(error, Stuck) else "FAULT"
     where = f" at {error.loc}" if error.loc is not None else ""
     text = f"{error.code}{where}: {error.what}"
-    return Finding(code, text, advice=error.advice or CODES[code].advice, notes=tuple(error.notes))
+    return Finding(code, text, advice=error.advice or CODES[code].advice, notes=tuple(error.notes), at=error.loc)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from warploom.checker.codes import CODES
@@ -94,6 +95,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "code": finding.code,
         "title": finding.title,
         "sentence": finding.sentence,
+        "file": None if finding.loc is None else finding.loc.file,
+        "line": None if finding.loc is None else finding.loc.line,
         "parties": [_party(party) for party in finding.parties],
         "ordered_by": finding.path,
         "missing": finding.missing,
@@ -155,7 +158,8 @@ def _result(each: Checked, finding: Finding, level: str, reason: str | None) -> 
     lines = [finding.sentence, *(f"{party.who} {party.what} ({party.loc})" for party in finding.parties)]
     lines += [f"missing: {finding.missing}"] if finding.missing else []
     lines += [finding.advice] if finding.advice else []
-    places = "|".join(f"{party.loc.file}:{party.loc.line}" for party in finding.parties)
+    locs = [party.loc for party in finding.parties] or [each for each in (finding.at,) if each is not None]
+    places = "|".join(f"{loc.file}:{loc.line}" for loc in locs)
     digest = hashlib.sha256(f"{finding.code}|{each.name}|{places}".encode()).hexdigest()
     result: dict[str, Any] = {
         "ruleId": finding.code,
@@ -175,7 +179,7 @@ def _result(each: Checked, finding: Finding, level: str, reason: str | None) -> 
 
 
 def _location(loc: Loc) -> dict[str, Any]:
-    return {"artifactLocation": {"uri": _uri(loc.file)}, "region": {"startLine": max(loc.line, 1)}}
+    return {"artifactLocation": {"uri": quote(_uri(loc.file))}, "region": {"startLine": max(loc.line, 1)}}
 
 
 def _uri(file: str) -> str:

@@ -127,11 +127,13 @@ class Finding:
     witness: Witness | None = None
     notes: tuple[str, ...] = ()
     """Further lines: the warps of a deadlock and what they wait for, library frames under an author's line."""
+    at: Loc | None = None
+    """The line of a fault or deadlock, which has no parties."""
 
     @property
     def loc(self) -> Loc | None:
         """The line to look at first: that of the first party."""
-        return self.parties[0].loc if self.parties else None
+        return self.parties[0].loc if self.parties else self.at
 
     @property
     def title(self) -> str:

@@ -36,7 +36,7 @@ class Suppression:
         """True if any party of the finding is at this place."""
         if finding.code != self.code or not fnmatchcase(kernel, self.kernel):
             return False
-        places = [party.loc for party in finding.parties]
+        places = [party.loc for party in finding.parties] or [each for each in (finding.at,) if each is not None]
         if not places:
             return self.file == "*" and self.line is None
         return any(

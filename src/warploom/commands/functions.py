@@ -39,9 +39,10 @@ def launches_of(target: str, command: str) -> dict[str, Launch]:
         launches = {f"{whole}[{at}]": each for at, each in enumerate(found)}
     else:
         launches = {whole: found}
-    wrong = next((each for each in launches.values() if not isinstance(each, Launch)), None)
-    if wrong is not None:
-        what = f"it returned {type(wrong).__name__}; it must return a Launch, several, or a dict of them"
+    wrong = [type(each).__name__ for each in launches.values() if not isinstance(each, Launch)]
+    if wrong or not launches:
+        returned = wrong[0] if wrong else "no launch"
+        what = f"it returned {returned}; it must return a Launch, several, or a dict of them"
         raise _wrong(whole, what, command)
     if not bracket:
         return launches

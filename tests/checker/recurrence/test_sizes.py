@@ -271,3 +271,33 @@ def test_a_size_in_elements_is_proved_if_only_the_number_of_steps_matters(ahead:
         assert "a period of 4 steps" in report.covers.generalised[0]
     else:
         assert any("by more than the number of steps" in each for each in report.covers.as_run)
+
+
+FLIP = "selp.b32 %r30, 1, 0, %p8; xor.b32 %r12, %r12, %r30;"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_right"),
+    [
+        (f"setp.eq.u32 %p8, %r20, 1000; {FLIP}", False),
+        (f"setp.gt.u32 %p8, %r20, 1000; setp.lt.u32 %p9, %r20, 1010; and.pred %p8, %p8, %p9; {FLIP}", False),
+        (f"min.u32 %r31, %r20, 5000; setp.eq.u32 %p8, %r31, 4999; {FLIP}", False),
+        (f"and.b32 %r31, %r20, 1023; setp.eq.u32 %p8, %r31, 1000; {FLIP}", False),
+        (f"shl.b32 %r31, %r20, 20; setp.eq.u32 %p8, %r31, 0; {FLIP}", False),
+        ("setp.gt.u32 %p8, %r20, 4; @%p8 fence.proxy.async;", True),
+        ("and.b32 %r31, %r20, 3; setp.eq.u32 %p8, %r31, 3; @%p8 fence.proxy.async;", True),
+    ],
+    ids=["one size", "a range", "a minimum", "some bits", "an overflow", "few steps", "a remainder"],
+)
+def test_a_size_that_steers_otherwise_is_not_generalised(wrong: str, is_right: bool) -> None:
+    """Samples of the sizes do not show where a comparison of the parameter turns."""
+    report = pipeline(parity=wrong)
+    assert report.verdict is (Verdict.PROVED if is_right else Verdict.INCOMPLETE)
+    assert bool(report.covers.generalised) == is_right
+
+
+def test_a_bound_that_is_another_one_at_one_size_is_not_generalised() -> None:
+    bound = "setp.eq.u32 %p8, %r20, 1000; selp.b32 %r31, 999, %r20, %p8; mov.u32 %r1, %tid.x;"
+    text = PIPELINE.replace("mov.u32 %r1, %tid.x;", bound, 1).replace("%p5, %r10, %r20", "%p5, %r10, %r31")
+    report = warploom.check(with_steps(STAGES, text.replace("{PARITY}", "").replace("{LAST}", "%r20")), sizes="all")
+    assert report.verdict is Verdict.INCOMPLETE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 
 from warploom.checker.recurrence.cuts import Cuts, Repeat, Warp
 from warploom.checker.recurrence.loops import Counted, Expression, evaluate, params_of, registers_in
+from warploom.checker.recurrence.turning import is_irregular, turns_of
 from warploom.checker.recurrence.variants import Dimension, Refused, Tiles, Variants
 
 FAR = tuple(range(1, 9)) + tuple(1 << bit for bit in range(4, 18))
@@ -73,7 +75,7 @@ def check_k(
     for value, name in (*variants.steering.values.items(), *variants.steering.mixed.items()):
         if k.name in params_of(value):
             sizes = [variants.at(k, steps + period * multiple) for multiple in (0, *FAR)]
-            if not _is_constant(value, sizes):
+            if not _is_constant(value, sizes) or not _stays(variants, k, value, steps, period):
                 raise Refused(f"{name} depends on {k.name}, and steers more than the number of steps")
 
 
@@ -88,6 +90,22 @@ def check_between(variants: Variants, k: Dimension, least: int) -> None:
         is_same = all(_is_constant(each, sizes, known=False) for each in values)
         if not is_same or not all(_compares_alike(variants, each, sizes) for each in counted):
             raise Refused(f"control depends on {k.name} by more than the number of steps")
+    if not all(_is_same_between(variants, k, each) for each in values):
+        raise Refused(f"control depends on {k.name} by more than the number of steps")
+
+
+def _is_same_between(variants: Variants, k: Dimension, value: Expression) -> bool:
+    """True if an expression is the same for all sizes of equally many steps where a comparison in it turns."""
+    for extra in _samples(value):
+        for turn in turns_of(value, k.name, partial(variants.with_size, k), 1, extra):
+            for size in range(max(turn - 1, 1), turn + 2):
+                steps = variants.trips(k.primary, k.name, size)
+                if not steps:
+                    continue
+                other = {**variants.at(k, steps), **extra}
+                if evaluate(value, {**variants.with_size(k, size), **extra}) != evaluate(value, other):
+                    return False
+    return True
 
 
 _BEFORE, _UP_TO = frozenset({"lt", "ge", "lo", "hs"}), frozenset({"le", "gt", "ls", "hi"})
@@ -139,13 +157,52 @@ def is_like(variants: Variants, k: Dimension, steps: int, others: range) -> bool
     )
 
 
-def _is_constant(value: Expression, sizes: list[Mapping[str, int]], *, known: bool = True) -> bool:
-    """True if an expression has the same value at all sizes, whatever registers in it are."""
+def _stays(variants: Variants, k: Dimension, value: Expression, steps: int, period: int) -> bool:
+    """True if an expression is the same where a comparison in it turns, with any further multiple of the period."""
+    sizes = [variants.at(k, steps + period * multiple) for multiple in (0, *FAR)]
+    for extra in _samples(value):
+        if is_irregular(value, k.name, sizes, extra):
+            return False
+        first = evaluate(value, {**sizes[0], **extra})
+        for turn in turns_of(value, k.name, partial(variants.with_size, k), sizes[0][k.name], extra):
+            for multiple in _near(variants, k, turn, steps, period):
+                if evaluate(value, {**variants.at(k, steps + period * multiple), **extra}) != first:
+                    return False
+    return True
+
+
+def _near(variants: Variants, k: Dimension, turn: int, steps: int, period: int) -> set[int]:
+    """The multiples of the period next to a value of the parameter."""
+    near = ((variants.trips(k.primary, k.name, turn) or 0) - steps) // period
+    return {*range(max(near - 1, 0), near + 2)}
+
+
+def _is_fixed(value: Expression, name: str, sizes: Sequence[Mapping[str, int]]) -> bool:
+    """True if an expression is the same for every value of a parameter from the one of the first size on."""
+    start, low = sizes[0], sizes[0][name]
+    for extra in _samples(value):
+        if is_irregular(value, name, sizes, extra):
+            return False
+        first = evaluate(value, {**start, **extra})
+        for turn in turns_of(value, name, lambda at: {**start, name: at}, low, extra):
+            near = [{**start, **extra, name: max(turn + by, low)} for by in (-1, 0, 1)]
+            if any(evaluate(value, each) != first for each in near):
+                return False
+    return True
+
+
+def _samples(value: Expression) -> Iterator[Mapping[str, int]]:
+    """Values of the registers in an expression."""
     registers = sorted(registers_in(value))
-    if len(registers) > max(_SAMPLES):
-        return False
     for given in product(*(_SAMPLES[len(registers)] for _ in registers)) if registers else [()]:
-        extra = dict(zip(registers, given, strict=True))
+        yield dict(zip(registers, given, strict=True))
+
+
+def _is_constant(value: Expression, sizes: Sequence[Mapping[str, int]], *, known: bool = True) -> bool:
+    """True if an expression has the same value at all sizes, whatever registers in it are."""
+    if len(registers_in(value)) > max(_SAMPLES):
+        return False
+    for extra in _samples(value):
         found = {evaluate(value, {**values, **extra}) for values in sizes}
         if len(found) != 1 or (known and None in found):
             return False
@@ -155,8 +212,12 @@ def _is_constant(value: Expression, sizes: list[Mapping[str, int]], *, known: bo
 def _check_growth(variants: Variants, k: Dimension, period: int, steps: int, counted: Counted, moved: int) -> None:
     """The bound of a loop must move by as much as the parts move its counter, for all larger sizes."""
     start = _distance(counted, variants.at(k, steps))
-    grown = [_distance(counted, variants.at(k, steps + period * multiple)) for multiple in FAR]
-    if start is None or grown != [start + moved * multiple for multiple in FAR]:
+    low, multiples = variants.value_for(k, steps), {*FAR}
+    for each in (counted.bound, counted.first):
+        for turn in turns_of(each, k.name, partial(variants.with_size, k), low, {}):
+            multiples |= _near(variants, k, turn, steps, period)
+    grown = {multiple: _distance(counted, variants.at(k, steps + period * multiple)) for multiple in multiples}
+    if start is None or any(grown[multiple] != start + moved * multiple for multiple in multiples):
         raise Refused(f"`{text_of(counted)}` does not move with {k.name}")
 
 
@@ -184,7 +245,8 @@ def check_tiles(variants: Variants, tiles: Tiles, cuts: Cuts, repeat: Repeat, sc
     for value, register in (*variants.steering.values.items(), *variants.steering.mixed.items()):
         if params_of(value) & set(tiles.names):
             counts = (1, 2, scout, scout + 1, *FAR)
-            if not _is_constant(value, [{**start, name: count} for count in counts]):
+            sizes = [{**start, name: count} for count in counts]
+            if not _is_constant(value, sizes) or not _is_fixed(value, name, sizes):
                 raise Refused(f"{register} depends on {name}, and steers more than the number of tiles")
     keys = {user for user in cuts.users if params_of(counted[user[1]].bound) & set(tiles.names)}
     for user in repeat.moved.keys() - keys:

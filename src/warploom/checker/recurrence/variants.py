@@ -121,7 +121,11 @@ class Variants:
 
     def at(self, k: Dimension, steps: int) -> Mapping[str, int]:
         """The values of all parameters for a number of K steps, in a launch of one cluster."""
-        return {**self.own_cluster(), **self.values, k.name: self.value_for(k, steps)}
+        return self.with_size(k, self.value_for(k, steps))
+
+    def with_size(self, k: Dimension, size: int) -> Mapping[str, int]:
+        """The values of all parameters for a value of the one that decides on the K steps."""
+        return {**self.own_cluster(), **self.values, k.name: size}
 
     def own_cluster(self) -> Mapping[str, int]:
         """The special registers of the only cluster of a launch."""
