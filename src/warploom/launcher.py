@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import operator
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from weakref import ref
 
 import numpy as np
 
-from warploom.diagnostics import Diag, Fault, WarploomError, user_traceback
+from warploom.diagnostics import Diag, Fault, Loc, WarploomError, user_traceback
 from warploom.hardware.targets import Machine
 from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
@@ -32,6 +31,8 @@ from warploom.machine.core.exploration import (
     DEFAULT_BUDGET,
     Failure,
     Shrunk,
+    Writes,
+    adds_floats,
     check_budget,
     parting_event,
     portfolio,
@@ -42,6 +43,7 @@ from warploom.machine.core.schedule import Eager, Random, Recorded, Schedule, We
 from warploom.machine.core.setup import MOST_RESIDENT_BYTES, Setup, WarpState, resident_bytes
 from warploom.machine.engine.store import keep_in
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory, padded
+from warploom.machine.memory.exact_sums import ExactSums
 from warploom.machine.memory.static_variables import (
     in_shared_memory,
     is_dynamic_shared,
@@ -49,7 +51,7 @@ from warploom.machine.memory.static_variables import (
     on_the_stack,
     static_bytes,
 )
-from warploom.machine.observers.events import AnyObserver, Event
+from warploom.machine.observers.events import AnyObserver
 from warploom.machine.translate.prepared import keep_programs, module_of, prepared_program
 from warploom.progress import Bar, is_wanted
 from warploom.ptx.analysis.storage import parameter_offsets, scalar_bytes, size_of
@@ -247,14 +249,19 @@ class _Exploration:
     before: list[bytes] = field(default_factory=list)
     expected: list[bytes] = field(default_factory=list)
     rounding: dict[str, None] = field(default_factory=dict)
+    exact: list[bytes] = field(default_factory=list)
+    """The results of the eager schedule if sums by atomics do not depend on their order."""
+    apart: list[Any] = field(default_factory=list)
+    """The bytes of each array in which the latest failing schedule differs from that."""
     _setup: Setup | None = None
 
-    def run(self, schedule: Schedule, observers: tuple[AnyObserver, ...] = ()) -> Run:
+    def run(self, schedule: Schedule, observers: tuple[AnyObserver, ...] = (), sums: ExactSums | None = None) -> Run:
         """Run under a schedule on arrays as the caller passed them."""
-        setup = self._setup = prepare(self.launch_, schedule, self.sms, self.limit, observers, None)
+        setup = prepare(self.launch_, schedule, self.sms, self.limit, observers, None)
+        setup = self._setup = replace(setup, sums=sums)
         if not self.before:
             self.before = self.contents()
-        self._restore(self.before)
+        self.restore(self.before)
         if self.deadline is None:
             return _run_once(setup)
         try:
@@ -271,7 +278,8 @@ class _Exploration:
         assert self._setup is not None
         return [region.data.tobytes() for region, _ in self._setup.memory.arrays]
 
-    def _restore(self, contents: list[bytes]) -> None:
+    def restore(self, contents: list[bytes]) -> None:
+        """Put earlier contents into the arrays."""
         assert self._setup is not None
         for (region, _), data in zip(self._setup.memory.arrays, contents, strict=True):
             if region.writeable:
@@ -279,7 +287,7 @@ class _Exploration:
 
     def finish(self) -> None:
         """Leave the results of the eager schedule in the arrays."""
-        self._restore(self.expected)
+        self.restore(self.expected)
 
     def outcome(self, schedule: Schedule) -> str | None:
         """The kind of failure under a schedule, or None."""
@@ -287,7 +295,10 @@ class _Exploration:
             self.run(schedule)
         except WarploomError as error:
             return error.code
-        return self.verdict()
+        kind = self.verdict()
+        if kind == "disagreement" and isinstance(schedule, Recorded) and self.is_rounding(schedule):
+            return None
+        return kind
 
     def verdict(self) -> str | None:
         """The kind of failure that the arrays show, or None."""
@@ -296,33 +307,50 @@ class _Exploration:
                 answer = self.compare()
             except AssertionError:
                 return "mismatch"
+            if isinstance(answer, np.ndarray) and answer.size != 1:
+                what = f"`compare` returned an array of {answer.size} values; return one, such as `(x == y).all()`"
+                raise Diag.BAD_LAUNCH.error(what=what)
             return None if answer is None or answer else "mismatch"
         if not self.expected or self.contents() == self.expected:
             return None
         return "disagreement"
 
     def first_difference(self) -> tuple[str, tuple[int, ...], Any, Any, int] | None:
-        """(array, index, expected, found, address) of the first element that differs from the eager results."""
+        """(array, index, expected, found, address) of the first element that differs from the eager results, if one
+        does by more than the rounding of sums.
+        """
         assert self._setup is not None
-        for (region, root), old in zip(self._setup.memory.arrays, self.expected, strict=True):
-            new, was = region.data, np.frombuffer(old, np.uint8)
-            places = np.flatnonzero(new != was)
-            if len(places):
-                at = int(places[0])
-                if root.flags.c_contiguous and root.nbytes == region.size:
-                    element = at // root.itemsize
-                    index = tuple(int(each) for each in np.unravel_index(element, root.shape))
-                    typed = was.view(root.dtype), new[: root.nbytes].view(root.dtype)
-                    return region.name, index, typed[0][element], typed[1][element], region.base + at
-                return region.name, (at,), int(was[at]), int(new[at]), region.base + at
-        return None
+        rounded: tuple[str, tuple[int, ...], Any, Any, int] | None = None
+        for number, ((region, root), old) in enumerate(zip(self._setup.memory.arrays, self.expected, strict=True)):
+            new, was = region.data[: region.size], np.frombuffer(old, np.uint8)[: region.size]
+            whole = root.flags.c_contiguous and root.nbytes == region.size
+            size = root.itemsize if whole else 1
+            different = (new != was).reshape(-1, size).any(axis=1)
+            if not different.any():
+                continue
+            wrong = different
+            if self.apart:
+                wrong = different & self.apart[number][: region.size].reshape(-1, size).any(axis=1)
+            at = int((wrong if wrong.any() else different).argmax())
+            index: tuple[int, ...] = (at,)
+            values: tuple[Any, Any] = int(was[at * size]), int(new[at * size])
+            if whole:
+                index = tuple(int(each) for each in np.unravel_index(at, root.shape))
+                values = was.view(root.dtype)[at], new.view(root.dtype)[at]
+            found = region.name, index, *values, region.base + at * size
+            if wrong.any():
+                return found
+            rounded = rounded or found
+        return rounded
 
     def failure(self, shown: Shrunk, kind: str, found_by: str) -> Failure:
         """The failure of a recorded run, which is run once more: where does it part from a passing run, and what writes
         the first wrong element?
         """
-        writes = _Writes()
+        writes = Writes()
         made = Failure(kind, shown.schedule, found_by, shown.delayed, switched=shown.switched)
+        if self.exact:
+            self.is_rounding(shown.schedule)  # the elements that differ by more than rounding
         try:
             made = replace(made, event=parting_event(self.run, shown, writes))
         except WarploomError:
@@ -335,59 +363,36 @@ class _Exploration:
         return replace(made, written_by=writes.last(address), **place)
 
     def is_rounding(self, schedule: Recorded) -> bool:
-        """True if all that differs was changed by atomics on floating-point numbers, whose order decides the bits."""
-        atomics = _Writes(only_float_atomics=True)
-        self.run(schedule.replayed(), (atomics,))
+        """True if results that differ are the same where the order of sums by atomics does not decide rounding.
+
+        The arrays hold the results of that run afterwards.
+        """
         assert self._setup is not None
-        for (region, _), old in zip(self._setup.memory.arrays, self.expected, strict=True):
-            places = np.flatnonzero(region.data != np.frombuffer(old, np.uint8)) + region.base
-            if len(places) and not atomics.cover(places):
-                return False
-        self.rounding |= dict.fromkeys(atomics.lines)
+        program = self._setup.program
+        if not any(adds_floats(op.instruction.opcode) for block in program.flow.blocks for op in block.ops):
+            return False
+        sums = ExactSums()
+        try:
+            if not self.exact:
+                self.run(Eager(), sums=ExactSums())
+                self.exact = self.contents()
+            self.run(schedule.replayed(), sums=sums)
+        except WarploomError as error:
+            if error.diag is Diag.TIMEOUT:
+                raise
+            return False  # the sums decide what the kernel does
+        found = self.contents()
+        if found != self.exact:
+            pairs = zip(found, self.exact, strict=True)
+            self.apart = [np.frombuffer(one, np.uint8) != np.frombuffer(other, np.uint8) for one, other in pairs]
+            return False
+        for each in sums.instructions.values():
+            self.rounding[f"{each.loc or Loc(program.file, each.line)}: `{each.text}`"] = None
         return True
 
     def remarks(self) -> tuple[str, ...]:
         """The lines whose sums are rounded in the order of a schedule."""
         return tuple(f"order-dependent rounding: {line}" for line in self.rounding)
-
-
-class _Writes:
-    """Collects writes to global memory: the latest of each address, or those of atomics on floating-point numbers."""
-
-    def __init__(self, *, only_float_atomics: bool = False) -> None:
-        self._events: list[tuple[Event, Any, int]] = []
-        self._only = only_float_atomics
-        self.lines: dict[str, None] = {}
-
-    def on_event(self, event: Event) -> None:
-        if event.kind not in ("access", "complete") or (self._only and not _adds_floats(event)):
-            return
-        for touch in event.touches:
-            if touch.verb == "writes" and touch.space == "global":
-                self._events.append((event, touch.addresses, touch.width))
-                if self._only:
-                    self.lines[f"{event.source.loc}: `{event.source.text}`"] = None
-
-    def last(self, address: int) -> Event | None:
-        """The event that wrote an address last."""
-        event: Event
-        for event, addresses, width in reversed(self._events):
-            if bool(((addresses <= address) & (address < addresses + width)).any()):
-                return event
-        return None
-
-    def cover(self, places: Any) -> bool:
-        """True if every one of some addresses was written."""
-        written = [addresses[:, None] + np.arange(width) for _, addresses, width in self._events]
-        return bool(written) and bool(np.isin(places, np.concatenate([each.reshape(-1) for each in written])).all())
-
-
-def _adds_floats(event: Event) -> bool:
-    opcode = event.source.instruction.opcode
-    return opcode.startswith(("atom", "red", "cp.reduce")) and bool(_FLOAT_ADD.search(opcode))
-
-
-_FLOAT_ADD = re.compile(r"\.add(?:\.\w+)*\.(?:b?f16(?:x2)?|f32|f64)\b")
 
 
 def compared_with_eager(launch_: Launch, recorded: Recorded, name: str, limit: int | None = None) -> Run:
@@ -402,7 +407,9 @@ def compared_with_eager(launch_: Launch, recorded: Recorded, name: str, limit: i
     run = work.run(recorded)
     if work.verdict() is None:
         return run
-    if work.is_rounding(recorded):
+    results, rounds = work.contents(), work.is_rounding(recorded)
+    work.restore(results)
+    if rounds:
         return replace(run, remarks=work.remarks())
     different = work.first_difference()
     assert different is not None

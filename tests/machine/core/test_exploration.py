@@ -172,6 +172,65 @@ def test_the_order_of_float_atomics_is_a_remark_and_not_a_failure():
     assert "red.global.add.f32" in ran.remarks[0]
 
 
+EXCHANGE = """ld.param.u64 %rd1, [sum]; cvt.rn.f32.u32 %f1, %thread; mov.u32 %r1, data; mad.lo.u32 %r2, %thread, 4, %r1;
+ st.shared.f32 [%r2], %f1; {barrier} xor.b32 %r3, %r2, 128; ld.shared.f32 %f2, [%r3]; {add}"""
+BULK = """st.shared.f32 [data+512], %f2; @!%first bra END; fence.proxy.async.shared::cta;
+ cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [data+512], 16;
+ cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; END:"""
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        "red.global.add.f32 [%rd1], %f2;",
+        "atom.global.add.f32 %f3, [%rd1], %f2;",
+        "red.global.add.v2.f32 [%rd1], {%f2, %f2};",
+        "mov.b16 %h1, 0; cvt.rn.bf16.f32 %h0, %f2; red.global.add.noftz.bf16 [%rd1], %h0;",
+        "setp.ne.f32 %p1, %f2, 0f42000000; @%p1 bra END; " + BULK,
+    ],
+    ids=["red", "atom", "vector", "bf16", "bulk"],
+)
+def test_a_wrong_sum_of_float_atomics_is_a_failure(add):
+    """Without the barrier, warps add what the other has not written yet; that is more than an order of additions."""
+    for barrier, right in (("bar.sync 0;", True), ("", False)):
+        total = np.zeros(4, np.float32)
+        body = EXCHANGE.format(barrier=barrier, add=add)
+        ran = run(body, "ptr:sum", (total,), block=64, schedule="explore", budget=8)
+        assert (ran.failure is None) == right, barrier
+        if not right:
+            assert ran.failure.kind == "disagreement"
+            assert ran.remarks == ()
+
+
+SCRATCH = """ld.param.u64 %rd1, [sum]; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r2, %thread, 37, 1; cvt.rn.f32.u32 %f1, %r2;
+ mul.f32 %f1, %f1, 0f3DCCCCCD; mov.f32 %f2, 0f00000000; @%first st.shared.f32 [data], %f2; bar.sync 0;
+ {adds} bar.sync 0; ld.shared.f32 %f3, [data]; mul.f32 %f3, %f3, 0f3F8CCCCD; mad.wide.u32 %rd2, %r1, 4, %rd1;
+ st.global.f32 [%rd2], %f3;"""
+
+
+def test_sums_in_shared_memory_whose_rounding_reaches_an_array_are_a_remark():
+    adds, total = "red.shared.add.f32 [data], %f1;", np.zeros(3, np.float32)
+    ran = run(SCRATCH.format(adds=adds), "ptr:sum", (total,), block=128, grid=3, schedule="explore", budget=24)
+    assert ran.failure is None
+    assert ["red.shared.add.f32" in remark for remark in ran.remarks] == [True]
+
+
+def test_the_wrong_element_is_one_that_differs_by_more_than_rounding():
+    """Element 0 is a sum that every order rounds in another way, element 2 the loser of a race."""
+    body = ADDS + " @!%first bra END; st.global.u32 [%rd1+8], %r1; END:"
+    total = np.zeros(4, np.float32)
+    failure = run(body, "ptr:sum", (total,), grid=6, schedule="explore", budget=24).failure
+    assert failure.kind == "disagreement"
+    assert failure.index == (2,)
+    assert "st.global.u32" in failure.written_by.source.text
+
+
+def test_an_array_as_the_result_of_compare_is_refused():
+    x = np.zeros(4, np.float32)
+    with pytest.raises(WarploomError, match=r"returned an array of 4 values; return one"):
+        run(ADDS, "ptr:sum", (x,), schedule="explore", compare=lambda: x == 0)
+
+
 def test_the_portfolio_begins_with_the_fixed_schedules_and_ends_with_seeds():
     names = [each.name for each in portfolio({"wgmma.mma_async": 3, "add": 1}, 4, 16)]
     assert names[:3] == ["eager", "lazy", "weak"]

@@ -311,6 +311,35 @@ def test_a_file_that_is_not_a_recording_is_refused(content, what, tmp_path):
     assert what in refused("load", str(file))
 
 
+@pytest.mark.parametrize("key", ["schedule", "two_views", "preempts", "starves"])
+def test_a_recording_without_a_key_is_refused(key, tmp_path):
+    recorded, file = Recorded(Random(1)), tmp_path / "choices.json"
+    protocol("load").wrong(schedule=recorded)
+    recorded.save(file)
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({name: value for name, value in document.items() if name != key}))
+    assert f"it has no '{key}'" in refused("load", str(file))
+    file.write_text(json.dumps(5))
+    assert "is not a recorded schedule" in refused("load", str(file))
+
+
+def test_texts_of_a_recording_are_shown_without_control_characters_and_short(tmp_path):
+    recorded, file = Recorded(Random(1)), tmp_path / "choices.json"
+    protocol("load").wrong(schedule=recorded)
+    recorded.save(file)
+    document = json.loads(file.read_text())
+    for change in (
+        {"choices": [["step", 0, 10**300, "\x1b[31m" + "x" * 9999]]},
+        {"choices": [["\x1b[31m" * 999, 0, 2, ""]]},
+        {"program": "\x1b[31m" * 999},
+        {"schedule": "\x1b[31m" * 999, "choices": [["step", 0, 1, ""]]},
+    ):
+        file.write_text(json.dumps({**document, **change}))
+        message = refused("load", str(file))
+        assert "\x1b" not in message
+        assert len(message) < 900
+
+
 @pytest.mark.parametrize("name", ["quick", "no/such.json", "random.txt"])
 def test_an_unknown_name_is_refused(name):
     assert name in refused("load", name)

@@ -24,6 +24,7 @@ from warploom.host.tensor_map import BoxGeometry
 from warploom.machine.copy.pixels import pixel_rows
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.engine.addresses import address_of
+from warploom.machine.memory.exact_sums import ExactSums
 from warploom.machine.routines.tensor_map_rows import MapRow
 from warploom.machine.tensor.elements import pack_six_bits, round_to_tf32
 
@@ -326,8 +327,24 @@ def write_box(memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], dense
     place[index] = box if inside is None else box[inside]
 
 
+def _places(place: Bytes, index: Any, size: int) -> NDArray[np.int64]:
+    """The host addresses of the elements of `place[index]`, whose innermost axis counts bytes."""
+    if index is not ...:
+        return np.ascontiguousarray(address_of(place) + index[..., ::size])
+    found = np.full((1,) * place.ndim, address_of(place), np.int64)
+    for axis, (count, stride) in enumerate(zip(place.shape, place.strides, strict=True)):
+        found = found + (np.arange(count) * stride).reshape((-1,) + (1,) * (place.ndim - 1 - axis))
+    return np.ascontiguousarray(found[..., ::size])
+
+
 def reduce_box(
-    operation: str, memory: Bytes, geometry: BoxGeometry, coords: Sequence[int], dense: Bytes, origin: int = 0
+    operation: str,
+    memory: Bytes,
+    geometry: BoxGeometry,
+    coords: Sequence[int],
+    dense: Bytes,
+    origin: int = 0,
+    sums: ExactSums | None = None,
 ) -> None:
     """Combine a dense box with what lies at `coords`; elements outside the tensor are dropped."""
     _check(geometry, coords, storing=True)
@@ -336,7 +353,9 @@ def reduce_box(
     operand = np.ascontiguousarray(box if inside is None else box[inside])
     dtype = DTYPES.get(geometry.element.name, np.dtype(np.uint8))
     current = np.ascontiguousarray(place[index]).view(dtype)
-    place[index] = reduce_values(operation, geometry.element.name, current, operand.view(dtype)).view(np.uint8)
+    places = None if sums is None else _places(place, index, dtype.itemsize)
+    changed = reduce_values(operation, geometry.element.name, current, operand.view(dtype), sums, places)
+    place[index] = changed.view(np.uint8)
 
 
 def read_rows(memory: Bytes, geometry: BoxGeometry, column: int, rows: Sequence[int], origin: int = 0) -> Bytes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from warploom.diagnostics import Diag
 from warploom.hardware.tensor_maps import REDUCTIONS
+from warploom.machine.memory.exact_sums import ExactSums, is_exact_sum
 
 Array = NDArray[Any]
 
@@ -96,14 +97,27 @@ _OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def reduce_values(operation: str, type_name: str, current: Array, operand: Array) -> Array:
-    """The new values of `current` under `operation` with `operand`; both have the NumPy type of `type_name`."""
+def reduce_values(
+    operation: str,
+    type_name: str,
+    current: Array,
+    operand: Array,
+    sums: ExactSums | None = None,
+    places: Array | None = None,
+) -> Array:
+    """The new values of `current` under `operation` with `operand`; both have the NumPy type of `type_name`.
+
+    With `sums`, floating-point numbers at `places` are added in a way that does not depend on the order.
+    """
     if type_name not in REDUCTIONS[operation].types:
         legal = ", ".join(REDUCTIONS[operation].types)
         raise Diag.BAD_SHAPE.error(
             text=f"cp.reduce.async.bulk .{operation}", what=f"the elements are {type_name}, and it has {legal}"
         )
     with np.errstate(all="ignore"):
+        if sums is not None and places is not None and is_exact_sum(operation, current.dtype):
+            added = sums.add(places.reshape(-1), current.reshape(-1), operand.reshape(-1))[1]
+            return added.reshape(current.shape)
         if operation == "add" and type_name == "f32_ftz":
             return _add_flushing(current, operand)
         return _OPERATIONS[operation](current, operand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +32,7 @@ T = TypeVar("T")
 DEFAULT_BUDGET = 64
 _SHRINKING_RUNS = 48
 _MOST_TEXT = 160
+_FLOAT_ADD = re.compile(r"\.add(?:\.\w+)*\.(?:b?f16(?:x2)?|f32|f64)\b")
 _MOST_WARPS = 16
 _MOST_BARRIERS = 12
 
@@ -127,6 +129,35 @@ class DelayedStores:
         number = self._counts[of] = self._counts.get(of, -1) + 1
         if f"{of} {number}" in self._names:
             self.event = event
+
+
+class Writes:
+    """Collects writes to global memory, to find the latest of an address."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Event, Any, int]] = []
+
+    def on_event(self, event: Event) -> None:
+        if event.kind in ("access", "complete"):
+            for touch in event.touches:
+                if touch.verb == "writes" and touch.space == "global":
+                    self._events.append((event, touch.addresses, touch.width))
+
+    def last(self, address: int) -> Event | None:
+        """The event that wrote an address last."""
+        event: Event
+        for event, addresses, width in reversed(self._events):
+            if bool(((addresses <= address) & (address < addresses + width)).any()):
+                return event
+        return None
+
+
+def adds_floats(opcode: str) -> bool:
+    """True for an addition to memory that may be one of floating-point numbers; a tensor's type is in its map."""
+    words = opcode.split(".")
+    if words[0] not in ("atom", "red", "cp") or "add" not in words:
+        return False
+    return "tensor" in words or bool(_FLOAT_ADD.search(opcode))
 
 
 def parting_event(run: Callable[[Schedule, tuple[Any, ...]], object], shown: Shrunk, observer: Any) -> Event | None:
@@ -252,6 +283,8 @@ __all__ = [
     "DEFAULT_BUDGET",
     "Failure",
     "Shrunk",
+    "Writes",
+    "adds_floats",
     "check_budget",
     "parting_event",
     "portfolio",

@@ -81,7 +81,7 @@ class Grid:
         self.memory, self.params = setup.memory, setup.params
         self.symbols, self.shared_symbols = setup.symbols, setup.shared_symbols
         self.shared_bytes, self.dynamic_bytes = setup.shared_bytes, setup.dynamic_bytes
-        self.local_bytes = setup.local_bytes
+        self.local_bytes, self.sums = setup.local_bytes, setup.sums
         self.unordered = 0
         """Operands in registers of which a wgmma saw older values, because no `wgmma.fence` came after their write."""
         self.sms, self.schedule, self.explicit_cluster = setup.sms, setup.schedule, setup.explicit_cluster

@@ -565,6 +565,7 @@ def switches(steps: Sequence[str]) -> dict[tuple[str, int], str]:
     return places
 
 
+_MOST_SHOWN = 120
 FORMAT = 2
 """The version of recorded files; 1 had no digest of the program."""
 Choice = tuple[str, int, int, str]
@@ -655,7 +656,7 @@ class Replay:
     def begin(self, program: str) -> None:
         """Refuse another program than the recorded one."""
         if self.program and program != self.program:
-            what = f"it was recorded from another program (digest {self.program}; this one has {program})"
+            what = f"it was recorded from another program (digest {_shown(self.program)}; this one has {program})"
             raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
 
     def choose(self, kind: str, options: Sequence[str], groups: int) -> int:
@@ -666,8 +667,8 @@ class Replay:
         if (then, count) != (kind, len(options)) or not 0 <= answer < count or options[answer] != taken:
             found = options[answer] if 0 <= answer < len(options) else "nothing"
             what = (
-                f"choice {self._at} takes `{taken}`, option {answer} of {count} ({then}), and this run has `{found}` "
-                f"there, of {len(options)} ({kind}): it was recorded from another launch"
+                f"choice {self._at} takes `{_shown(taken)}`, option {answer!s:.20} of {count!s:.20} ({_shown(then)}), "
+                f"and this run has `{found}` there, of {len(options)} ({kind}): it was recorded from another launch"
             )
             raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
         return answer
@@ -679,11 +680,16 @@ class Replay:
             raise Diag.BAD_SCHEDULE.error(name=self.name, what=what)
 
 
+def _shown(text: str) -> str:
+    """Text of a file as a message has it: short, and without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])
+
+
 def replay(path: str | Path) -> Replay:
     """The schedule in a recorded file."""
     try:
         data = json.loads(Path(path).read_text("utf-8"))
-        if "choices" not in data:
+        if not isinstance(data, dict) or "choices" not in data:
             what = "it is not a recorded schedule; `warploom run --record` and `warploom check --witness` write one"
             raise Diag.BAD_SCHEDULE.error(name=str(path), what=what)
         if data.get("format") != FORMAT:
@@ -694,12 +700,14 @@ def replay(path: str | Path) -> Replay:
         choices = [(str(kind), int(answer), int(count), str(taken)) for kind, answer, count, taken in data["choices"]]
         flags: dict[str, Any] = {key: bool(data[key]) for key in ("two_views", "preempts", "starves")}
         flags |= {key: bool(data.get(key, False)) for key in ("buffers", "turns")}
-        name = f"{Path(path).name} (recorded from {data['schedule']})"
+        name = f"{Path(path).name} (recorded from {_shown(str(data['schedule']))})"
         texts: dict[str, Any] = {key: str(data.get(key, "")) for key in ("barrier", "interrupts", "program")}
         return Replay(name, choices=choices, **flags, **texts)
     except WarploomError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except KeyError as error:
+        raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it has no {error}") from None
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise Diag.BAD_SCHEDULE.error(name=str(path), what=f"it cannot be read as a recording ({error})") from None
 
 

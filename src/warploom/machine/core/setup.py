@@ -13,6 +13,7 @@ from warploom.hardware.targets import Machine
 from warploom.machine.core.group import WARP
 from warploom.machine.core.schedule import Schedule
 from warploom.machine.memory.byte_memory import FlatMemory, GlobalMemory
+from warploom.machine.memory.exact_sums import ExactSums
 from warploom.machine.observers.events import AnyObserver
 from warploom.machine.translate.register_layout import FILES
 from warploom.machine.translate.translator import Program
@@ -52,6 +53,8 @@ class Setup:
     on_progress: Callable[[int, int], None] | None = None
     timeout: float | None = None
     """Seconds after which the run is given up."""
+    sums: ExactSums | None = None
+    """The exact totals of sums by atomics, in a run whose results must not depend on their order."""
     at_end: Callable[[], None] = lambda: None
     """Called after a run that ended without an error."""
     at_length: Callable[[], None] = lambda: None

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Diag
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.instructions.memory import by_window, without_window
 from warploom.machine.memory.byte_memory import WIDTHS
+from warploom.machine.memory.exact_sums import is_exact_sum
 from warploom.machine.memory.shared_memory import RANK_SHIFT, SharedMemory
 from warploom.machine.semantics.functions import array_function
 from warploom.ptx.isa.table import BITS, Op
@@ -225,7 +227,7 @@ class Atomic:
 
     def __init__(self, op: Op, *, wants: bool) -> None:
         self.operation, self.type, self.space = op["op"], op["type"], op["space"]
-        self.what, self.wants = f"`{op.instruction.opcode}`", wants
+        self.what, self.wants, self.instruction = f"`{op.instruction.opcode}`", wants, op.instruction
         self.element = np.dtype(_DTYPES[self.type])
         self.count = int((op["vec"] or "v1")[1:])
         self.width = BITS[self.type] // 8 * self.count
@@ -239,6 +241,7 @@ class Atomic:
         self.orderless = self.ufunc is not None and not wants
         self.step = _ORDERED[self.operation][1] if self.operation in _ORDERED else None
         self.adds = self.operation == "add" and self.type in ("f32", "f64")
+        self.rounds = is_exact_sum(self.operation, self.element)
 
     def run(self, g: Group, mask: Array | None, address: Any, operands: tuple[tuple[Any, ...], ...]) -> Array | None:
         """Serve all lanes; the old values as [part, lane] of the instruction's type, where they are wanted."""
@@ -276,7 +279,13 @@ class Atomic:
         view = cells.view.view(self.element)
         flat = tuple(value.reshape(-1) for value in brought)
         simple = np.add if self.adds and _accumulates(view[spots], flat[0]) else self.ufunc
-        if simple is not None and out is None:
+        if self.rounds and g.grid.sums is not None:
+            places = spots * self.element.itemsize + address_of(view)
+            old, view[spots] = g.grid.sums.of(self.instruction).add(places, view[spots], flat[0])
+            g.grid.effects += 1
+            if out is not None:
+                out[:, lanes] = old.view(self.storage).reshape(len(lanes), self.count).T
+        elif simple is not None and out is None:
             simple.at(view, spots, flat[0])
             g.grid.effects += 1
         else:

@@ -36,8 +36,10 @@ from warploom.machine.copy.bulk import (
 from warploom.machine.copy.reductions import DTYPES, reduce_values
 from warploom.machine.core.group import WARP
 from warploom.machine.core.registry import Run, executes
+from warploom.machine.engine.addresses import address_of
 from warploom.machine.instructions.mbarrier import barrier_at, barrier_touch, by_address, shared_address
 from warploom.machine.memory.byte_memory import WIDTHS
+from warploom.machine.memory.exact_sums import is_exact_sum
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
 from warploom.machine.observers.events import CommitGroup, Touch, Touches, run_of_bytes
 from warploom.ptx.isa.table import Op
@@ -468,14 +470,18 @@ def load(op: Op) -> Run:
     return run
 
 
-def _combined(op: Op, current: Bytes, operand: Bytes) -> Bytes:
+def _combined(g: Group, op: Op, current: Bytes, operand: Bytes, address: int) -> Bytes:
     """The bytes that a copy leaves at its destination: its own, or their reduction with those there."""
     if not op["op"]:
         return operand
     name = _ELEMENT.get(op["type"], op["type"])
     dtype = DTYPES[name]
     mine, theirs = operand.view(dtype), current.view(dtype)
-    combined = theirs + mine if name == "f64" else reduce_values(op["op"], name, theirs, mine)
+    if g.grid.sums is not None and is_exact_sum(op["op"], dtype):
+        sums = g.grid.sums.of(op.instruction)
+        combined = sums.add(address + dtype.itemsize * np.arange(len(mine)), theirs, mine)[1]
+    else:
+        combined = theirs + mine if name == "f64" else reduce_values(op["op"], name, theirs, mine)
     out: Bytes = combined.view(np.uint8)
     return out
 
@@ -494,7 +500,8 @@ def send(op: Op) -> Run:
             require_live(target, "A bulk copy writes")
             data = source.shared.seen_by(g.grid.sight, start, start + size)[start : start + size].copy()
             there = target.shared.async_whole[offset : offset + size].copy()
-            target.shared.async_write(offset, _combined(op, there, data))
+            place = address_of(target.shared.async_whole) + offset
+            target.shared.async_write(offset, _combined(g, op, there, data, place))
             count_bytes(g, "shared->shared", size)
             barrier_at(g.cta, signal).complete(size)
 
@@ -534,7 +541,7 @@ def store(op: Op) -> Run:
         def write() -> None:
             there = region.data[offset : offset + size]
             if chosen is None:
-                there[:] = _combined(op, there, data.pop())
+                there[:] = _combined(g, op, there, data.pop(), address_of(there))
             else:
                 some = np.tile((chosen >> np.arange(_UNIT)) & 1 == 1, size // _UNIT)
                 there[some] = data.pop()[some]

@@ -20,6 +20,7 @@ from warploom.machine.memory.byte_memory import (
     last_lane,
 )
 from warploom.machine.memory.shared_memory import OFFSET_MASK, RANK_SHIFT
+from warploom.ptx.analysis.storage import size_of
 from warploom.ptx.isa.table import BITS, Op
 from warploom.ptx.syntax.model import Register, Sink, Vector
 
@@ -374,15 +375,34 @@ def _store_vector(op: Op, spaces: Spaces, element: int, source: Vector) -> Run:
 
 @executes("isspacep")
 def is_space(op: Op) -> Run:
-    """Test whether a generic address falls in a window."""
-    space = op["space"].partition("::")[0]
+    """Test whether a generic address falls in a window; without a qualifier, `.shared` is the thread's own CTA's."""
+    space = op["space"]
 
     def run(g: Group, mask: Array | None, address: Any) -> Any:
+        constants = _constants(g)
         if isinstance(address, int):
-            return _window_name(address) == space
-        return np.array([_window_name(int(a)) == space for a in address])
+            return space in _spaces_of(g, address, constants)
+        return np.array([space in _spaces_of(g, each, constants) for each in address.tolist()])
 
     return run
+
+
+def _constants(g: Group) -> list[range]:
+    """The addresses of constant variables, which are in global memory here and in a window of their own on a GPU."""
+    variables = g.grid.program.module.variables
+    placed = [(g.grid.symbols.get(each.name), size_of(each)) for each in variables if each.space == "const"]
+    return [range(first, first + size) for first, size in placed if first is not None]
+
+
+def _spaces_of(g: Group, address: int, constants: list[range]) -> tuple[str, ...]:
+    """The spaces, as `isspacep` names them, that a generic address is in for a thread of a group."""
+    window = _window_name(address)
+    if window == "shared":
+        own = (address - SHARED_WINDOW) >> RANK_SHIFT == g.cta.rank
+        return ("shared", "shared::cta", "shared::cluster") if own else ("shared::cluster",)
+    if window == "param":
+        return ("param", "param::entry")
+    return ("const",) if window == "global" and any(address in each for each in constants) else (window,)
 
 
 @executes("createpolicy")

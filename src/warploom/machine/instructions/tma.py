@@ -454,7 +454,8 @@ def store(op: Op) -> Run:
         def write() -> None:
             dense = box.pop()
             if reduction:
-                reduce_box(reduction, memory, geometry, coords, dense, tensor.origin)
+                sums = g.grid.sums and g.grid.sums.of(op.instruction)
+                reduce_box(reduction, memory, geometry, coords, dense, tensor.origin, sums)
             elif four:
                 write_rows(memory, geometry, coords[0], coords[1:], dense, tensor.origin)
             else:

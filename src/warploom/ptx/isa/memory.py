@@ -81,7 +81,7 @@ form(
     "isspacep",
     "isspacep.{space}",
     "out d pred; in a b64",
-    space="global shared shared::cta shared::cluster local const param",
+    space="global shared shared::cta shared::cluster local const param param::entry",
 )
 
 _PRIMARY = "L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged"
