@@ -59,3 +59,7 @@ def no_launches() -> list[Launch]:
 
 def nothing() -> None:
     return None
+
+
+def exits() -> Launch:
+    raise SystemExit(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -264,3 +265,23 @@ def test_a_deadlock_has_a_line() -> None:
 def test_a_function_without_launches_is_an_error(name: str, returned: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"tests.checker.launches:{name}"]) == 3
     assert f"it returned {returned}; it must return a Launch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import no_such_dependency\n", "raised ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("import sys\nsys.exit(0)\n", "raised SystemExit: 0"),
+        ("def launches():\n    raise SystemExit(0)\n", "launches() raised SystemExit: 0"),
+    ],
+    ids=["missing dependency", "exit", "exit of the function"],
+)
+def test_a_module_that_fails_is_a_sentence(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"fails_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["check", f"{name}:launches"]) == 3
+    assert words in capsys.readouterr().err

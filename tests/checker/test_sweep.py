@@ -83,3 +83,15 @@ def test_a_dask_cluster_and_a_killed_worker(tmp_path):
         reports = list(warploom.sweep([launches.clean, once, launches.race], executor=executor, budget=0))
     assert [report.verdict for report in reports] == [Verdict.PROVED, Verdict.PROVED, Verdict.REFUTED]
     assert (tmp_path / "died").exists()
+
+
+def test_a_job_that_exits_ends_no_other_job() -> None:
+    exits, clean = warploom.sweep([launches.exits, launches.clean], workers=1)
+    assert exits.verdict is Verdict.INCOMPLETE
+    assert exits.reasons == ("the job raised SystemExit: 3",)
+    assert clean.verdict is Verdict.PROVED
+
+
+def test_an_executor_can_take_jobs() -> None:
+    with pytest.raises(warploom.WarploomError, match="`executor` is 3; it must be"):
+        warploom.sweep([launches.clean], executor=3)  # type: ignore[arg-type]

@@ -61,6 +61,8 @@ def sweep(
     if sizes not in SIZES:
         raise Diag.BAD_LAUNCH.error(what=f"`sizes` is {sizes!r:.60}; it must be one of {', '.join(SIZES)}")
     options = {"profile": profile, "budget": budget, "limit": limit, "sizes": sizes, "redundant": redundant}
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise Diag.BAD_LAUNCH.error(what=f"`executor` is {executor!r:.60}; it must be a concurrent.futures.Executor")
     if executor is not None:
         return _on(executor, iter(jobs), options)
     return _Pool(workers or os.cpu_count() or 1, options).run(iter(jobs))
@@ -75,7 +77,7 @@ def _judge(job: Job, options: Mapping[str, Any]) -> Report:
         report = check(launch, **options)
     except WarploomError as error:
         return replace(_incomplete(f"the check was not possible: {error}"), error=error)
-    except Exception as error:  # noqa: BLE001  the job's own
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the job's own
         return _incomplete(f"the job raised {type(error).__name__}: {error}")
     finally:
         store_waiting()  # workers end without what Python does at the end of a process

@@ -29,7 +29,7 @@ def launches_of(target: str, command: str) -> dict[str, Launch]:
         found = function() if callable(function) else function
     except WarploomError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _raised(whole, f"{path}()", error, command) from error
     if isinstance(found, Launch):
         launches: dict[str, Any] = {whole: found}
@@ -58,23 +58,23 @@ def _imported(target: str, command: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         function: Any = importlib.import_module(module)
-        for name in path.split("."):
-            function = getattr(function, name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        what = f"there is no module `{error.name}` in {Path.cwd()} or among installed packages"
-        raise _wrong(target, what, command) from None
-    except AttributeError as error:
-        raise _wrong(target, str(error), command) from None
     except WarploomError:
         raise
-    except Exception as error:
-        raise _raised(target, f"importing {module}", error, command) from error
+    except (Exception, SystemExit) as error:
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        if name is None or not f"{module}.".startswith(f"{name}."):
+            raise _raised(target, f"importing {module}", error, command) from error
+        what = f"there is no module `{name}` in {Path.cwd()} or among installed packages"
+        raise _wrong(target, what, command) from None
+    try:
+        for each in path.split("."):
+            function = getattr(function, each)
+    except AttributeError as error:
+        raise _wrong(target, str(error), command) from None
     return function
 
 
-def _raised(target: str, what: str, error: Exception, command: str) -> WarploomError:
+def _raised(target: str, what: str, error: BaseException, command: str) -> WarploomError:
     """The caller's own error, with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_file() and frame.filename != __file__]
