@@ -94,6 +94,7 @@ BROKEN = [
     ("l2_promotion", {"l2_promotion": "512B"}, "'512B' is not one of"),
     ("array", {"shape": (9, 64)}, "takes bytes 0 to 1152 of an array of 1024 bytes"),
     ("array", {"offset": 128, "shape": (8, 64)}, "takes bytes 128 to 1152"),
+    ("array", {"offset": 1024, "shape": (8, 64), "beyond": True}, "begins at byte 1024 of an array of 1024 bytes"),
 ]
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+try:
+    from triton.tools.ragged_tma import load_ragged, store_ragged
+except ImportError:  # Triton 3.3
+    load_ragged = store_ragged = None
+
 
 @triton.jit
 def add(x, y, out, n, BLOCK: tl.constexpr):
@@ -212,3 +217,13 @@ def two_results(x, y, out, BLOCK: tl.constexpr):
         "and.b32 $0, $1, $2;", "=r,r,r", [a.to(tl.int8), b.to(tl.int8)], dtype=tl.int8, is_pure=True, pack=4
     )
     tl.store(out + 2 * BLOCK + at, bytes_.to(tl.int32))
+
+
+@triton.jit
+def ragged_parts(x, out, starts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Twice each part of a tensor, through ragged descriptors."""
+    part, column = tl.program_id(0), tl.program_id(1) * COLUMNS
+    start = tl.load(starts + part)
+    size = tl.load(starts + part + 1) - start
+    for row in range(0, size, ROWS):
+        store_ragged(out, start, size, [row, column], 2 * load_ragged(x, start, size, [row, column]))

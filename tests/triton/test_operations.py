@@ -10,6 +10,7 @@ triton = pytest.importorskip("triton")
 from tests.triton import kernels  # noqa: E402
 
 import warploom.triton  # noqa: E402
+from warploom.cli import main  # noqa: E402
 
 
 def locked_sum(schedule: str, *, ordered: bool) -> bool:
@@ -66,3 +67,19 @@ def test_inline_ptx_with_several_results_and_packed_bytes():
         chosen = torch.stack((first[:, 1], first[:, 3], second[:, 1], second[:, 3]), 1)
         assert torch.equal(out[1].view(torch.uint8).view(block, 4), chosen)
         assert torch.equal(out[2], (x & y).to(torch.int8).int())
+
+
+@pytest.mark.parametrize(("target", "schedule"), [("sm_90", "eager"), ("sm_100", "lazy")])
+def test_ragged_descriptors(target, schedule, tmp_path):
+    """Parts of a tensor, each cut where it ends; replayed from launch files too."""
+    ragged = pytest.importorskip("triton.tools.ragged_tma")
+    sizes = [5, 0, 16, 3]
+    with warploom.triton.machine(target=target, schedule=schedule, record=tmp_path):
+        x = torch.randint(-99, 99, (sum(sizes), 32), device="cuda", dtype=torch.int32)
+        out = torch.full_like(x, 7777)
+        starts = torch.tensor([0, *sizes], device="cuda").cumsum(0).to(torch.int32)
+        descriptors = [ragged.create_ragged_descriptor(each, [8, 16]) for each in (x, out)]
+        kernels.ragged_parts[(len(sizes), 2)](*descriptors, starts, ROWS=8, COLUMNS=16)
+        assert torch.equal(out, 2 * x)
+    (file,) = tmp_path.glob("*.launch.json")
+    assert main(["run", str(file)]) == 0

@@ -117,6 +117,9 @@ class TensorMap:
     the tensor begins; what is left out comes from the array. `dtype` is a NumPy or ml_dtypes type, or a name of
     `hardware.tensor_maps.MAP_TYPES`. A map that violates rules raises one BAD_TENSOR_MAP error with a note for each.
 
+    With `beyond`, the tensor may reach beyond the array, as the driver allows: only what a copy moves must be in the
+    array, at addresses modulo 2^64. Triton's ragged descriptors are such maps.
+
     `mode` is "tile", "im2col", "im2col::w" or "im2col::w::128". In the im2col modes the tensor is NWC, NHWC or NDHWC,
     `box` is (pixels, channels), and the pixels of a copy run through positions from `lower_corner` to `upper_corner`
     (of D, H, W; in the wide modes of W alone), the latter counted from the last element of its axis, `element_strides`
@@ -146,6 +149,7 @@ class TensorMap:
         mode: str = "tile",
         lower_corner: Sequence[int] = (),
         upper_corner: Sequence[int] = (),
+        beyond: bool = False,
     ) -> None:
         buffer = buffer_of(array)
         name, element = _type_of(dtype, buffer.dtype)
@@ -169,6 +173,7 @@ class TensorMap:
             mode=mode,
             lower_corner=tuple(map(int, lower_corner)),
             upper_corner=tuple(map(int, upper_corner)),
+            beyond=beyond,
         )
         broken = list(request.violations())
         if broken:
@@ -194,6 +199,12 @@ class TensorMap:
     def at(self, *coordinates: Any) -> Any:
         """The box that begins at coordinates; only inside a kernel, which gets its own object for a tensor map."""
         raise Diag.OUTSIDE_KERNEL.error(what="`TensorMap.at`")
+
+
+def extent_bytes(element: MapType, shape: Sizes, strides: Sizes) -> int:
+    """The bytes from the beginning of a tensor to its end; `strides` are those of all axes but the innermost."""
+    steps = zip(shape[:-1], strides, strict=True)
+    return element.global_row_bytes(shape[-1]) + sum((extent - 1) * stride for extent, stride in steps)
 
 
 def _error(broken: Sequence[tuple[str, str]]) -> Exception:
@@ -239,6 +250,7 @@ class _Request:
     mode: str
     lower_corner: Sizes
     upper_corner: Sizes
+    beyond: bool
 
     def geometry(self) -> BoxGeometry:
         """The driver ignores the innermost element stride of a tensor without interleave; so does the emulator.
@@ -363,10 +375,11 @@ class _Request:
             yield "box", f"it takes {size} bytes of shared memory, more than {facts.BOX_BYTES_LIMIT}"
 
     def _extent(self) -> Iterator[tuple[str, str]]:
-        row = self.element.global_row_bytes(self.shape[-1])
-        steps = zip(self.shape[:-1], self.strides[:-1], strict=True)
-        end = self.offset + row + sum((extent - 1) * stride for extent, stride in steps)
-        if self.offset < 0 or end > self.buffer.span:
+        end = self.offset + extent_bytes(self.element, self.shape, self.strides[:-1])
+        if self.beyond and self.mode == "tile":
+            if not 0 <= self.offset < max(self.buffer.span, 1):
+                yield "array", f"the tensor begins at byte {self.offset} of an array of {self.buffer.span} bytes"
+        elif self.offset < 0 or end > self.buffer.span:
             yield "array", f"the tensor takes bytes {self.offset} to {end} of an array of {self.buffer.span} bytes"
 
     def _corners(self) -> Iterator[tuple[str, str]]:

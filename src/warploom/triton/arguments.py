@@ -229,4 +229,6 @@ def tensor_map(
         fields["lower_corner"] = [int(each) for each in value.pixel_box_lower_corner]
         fields["upper_corner"] = [int(each) for each in value.pixel_box_upper_corner]
         fields["element_strides"] = [int(each) for each in value.element_strides or (1,) * len(shape)]
+    else:
+        fields["beyond"] = True
     return Descriptor(storage, fields)

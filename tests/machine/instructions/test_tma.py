@@ -315,10 +315,11 @@ def test_a_map_built_by_the_kernel_works_after_its_bytes_are_copied(schedule, se
     ("old", "new", "code", "words"),
     [
         ("global_dim.shared::cta.b1024.b32 [data], 1, 10", "global_dim.shared::cta.b1024.b32 [data], 1, 90",
-         "BAD_DESCRIPTOR", ("of an array of 480 bytes", "dims [24, 90]")),
+         "OUT_OF_BOUNDS", ("The box at (8, 7)", "past the end of `argument 0, src`", "shape (90, 24)")),
         ("[data], 0, 48;", "[data], 0, 40;", "BAD_SHAPE", ("the value 40 is not 0 to", "a multiple of 16")),
         ("[data], 0, 16;", "[data], 0, 257;", "BAD_SHAPE", ("the value 257 is not 1 to 256",)),
         ("rank.shared::cta.b1024.b32 [data], 1;", "rank.shared::cta.b1024.b32 [data], 5;", "BAD_SHAPE", ("not 0 to 4",)),
+        ("[data], 0, 16;", "[data], 0, 10;", "BAD_DESCRIPTOR", ("not a multiple of 16", "dims [24, 10]")),
     ],
 )  # fmt: skip
 def test_a_map_built_by_the_kernel_is_validated(old, new, code, words):
@@ -327,7 +328,7 @@ def test_a_map_built_by_the_kernel_is_validated(old, new, code, words):
     body = BUILT.replace("COPY", "").replace(old, new)
     error = fault(body, "ptr:src ptr:place ptr:out", (array, np.zeros(512, np.uint8), np.zeros(64, np.uint16)))
     assert error.code == code
-    assert all(word in f"{error.what} {error.advice}" for word in words)
+    assert all(word in f"{error.what} {error.advice} {error.notes}" for word in words)
 
 
 HARDWARE_TYPES = {
@@ -335,6 +336,44 @@ HARDWARE_TYPES = {
     "tf32": 7 | 1 << 9, "tf32_ftz": 8 | 1 << 9, "16u4_align8b": 11, "16u4_align16b": 12, "16u6_align16b": 13,
 }  # fmt: skip
 HARDWARE_SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_32B_atom": 3 | 1 << 6, "128B_64B_atom": 3 | 3 << 6}
+
+
+def ragged(array, box):
+    """A map whose boxes end with a part of the array: coordinates (0, row - rows, part's end, 2^30), as Triton's ragged
+    descriptors have them. Addresses wrap around.
+    """
+    (rows, columns), item = array.shape, array.itemsize
+    assert rows < 1 << 30
+    far = 1 << 30
+    strides = ((1 << 34) - columns) * item, columns * item, columns * item, item
+    return TensorMap(array, box=(1, 1, *box), shape=(far + 1, 1 << 31, far, columns), strides=strides, beyond=True)
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
+@pytest.mark.parametrize("row", [0, 3, 5])
+def test_addresses_of_boxes_wrap_around(row, schedule, seed):
+    """A box of 4 rows from `row` on of the part of 7 rows that begins at row 2 is cut where the part ends."""
+    source, target, box = random((11, 8)), random((11, 8)), (4, 8)
+    want = target.copy()
+    kept = min(7 - row, 4)
+    want[2 + row : 2 + row + kept] = source[2 + row : 2 + row + kept]
+    coords = coordinates((0, (1 << 30) - 7 + row, 2 + 7, 1 << 30))
+    body = f"""{init(1)} {load((0, (1 << 30) - 7 + row, 2 + 7, 1 << 30), 128)} mov.b64 %rd2, b;
+    @%first {STORE.format(rank=4)} [%rd2, {coords}], [data]; {COMMIT} @%first cp.async.bulk.wait_group 0;"""
+    run(body, "map:a map:b", (ragged(source, box), ragged(target, box)), schedule=schedule, seed=seed)
+    assert (target == want).all()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [((0, (1 << 30) - 2, 1, 1 << 30), "is 32 bytes before"), ((0, (1 << 30) - 4, 12, 1 << 30), "the first byte after")],
+)
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_boxes_outside_the_array_are_faults(place, words, schedule):
+    array = random((11, 8))
+    error = fault(init(1) + load(place, 128), "map:a", (ragged(array, (4, 8)),), schedule=schedule)
+    assert error.code == "OUT_OF_BOUNDS"
+    assert words in error.what + "".join(error.notes)
 
 
 def test_maps_have_the_bits_of_the_hardware():

@@ -38,6 +38,7 @@ _MOST_WINDOWS = 1 << 12
 """Coordinates that a tensor map remembers."""
 _NEGATIVE = 1 << 31
 """Registers with larger values are coordinates below 0."""
+_HALF = 1 << 63
 _UNDEFINED = 0xFF
 """The byte that the emulator leaves in padding that PTX calls uninitialised."""
 
@@ -92,7 +93,12 @@ def _window(geometry: BoxGeometry, coords: Sequence[int]) -> tuple[Slices | None
             offset += element.global_row_bytes(first + low)
             counts.append(element.global_row_bytes(high - low))
             strides.append(1)
-    return None if whole else tuple(reversed(inside)), offset, counts[::-1], strides[::-1]
+    return None if whole else tuple(reversed(inside)), _wrapped(offset), counts[::-1], strides[::-1]
+
+
+def _wrapped(offset: int) -> int:
+    """A distance modulo 2^64, as a signed number: addresses wrap around."""
+    return (offset + _HALF) % (2 * _HALF) - _HALF
 
 
 def _rows(memory: Bytes, offset: int, counts: Sequence[int], strides: Sequence[int]) -> Bytes:
@@ -265,7 +271,7 @@ def copy_box(
     offset, source = known[4]
     target: _Target = geometry.places.get(address) or _target(geometry, address)
     first = origin + offset
-    if first + source.end > memory.nbytes or target.end > shared.nbytes:
+    if first < 0 or first + source.end > memory.nbytes or target.end > shared.nbytes:
         return False
     if source.rows * source.granules != len(target.places):
         return False
@@ -412,10 +418,22 @@ def global_runs(
     _, offset, counts, strides = _window(geometry, coords)
     if 0 in counts:
         return np.empty(0, np.int64), 0
-    addresses = np.array([start + offset], np.int64)
+    addresses = np.array([_wrapped(start + offset)], np.int64)
     for count, stride in zip(counts[:-1], strides[:-1], strict=True):
         addresses = (addresses[:, None] + stride * np.arange(count, dtype=np.int64)).reshape(-1)
     return addresses, counts[-1]
+
+
+def first_outside(geometry: BoxGeometry, coords: Sequence[int], origin: int, size: int) -> int | None:
+    """The first byte that a box would move outside a buffer of `size` bytes, counted from where that begins; None if
+    there is none, as for every box of a tensor that is wholly in its buffer.
+    """
+    rows, width = global_runs(geometry, coords, origin)
+    beyond = np.flatnonzero((rows < 0) | (rows > size - width))
+    if not len(beyond):
+        return None
+    first = int(rows[beyond[0]])
+    return first if first < 0 else max(first, size)
 
 
 def shared_runs(geometry: BoxGeometry, address: int, size: int) -> tuple[NDArray[np.int64], int]:

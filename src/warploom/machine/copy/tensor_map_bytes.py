@@ -26,7 +26,7 @@ from warploom.hardware.tensor_maps import (
     WIDE_MODES,
 )
 from warploom.hardware.tensormap_replace import FIELDS, STRIDE_SHIFT
-from warploom.host.tensor_map import BoxGeometry, TensorMap
+from warploom.host.tensor_map import BoxGeometry, TensorMap, extent_bytes
 from warploom.machine.copy.boxes import map_row
 from warploom.machine.engine.addresses import address_of
 from warploom.machine.memory.byte_memory import PARAM_WINDOW, GlobalMemory, Region
@@ -71,6 +71,13 @@ class MappedTensor:
     def memory(self) -> tuple[int, int]:
         """The host address of the buffer, and its bytes."""
         return address_of(self.region.data), self.region.data.nbytes
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """True if all of the tensor is in the buffer."""
+        geometry = self.geometry
+        end = self.origin + extent_bytes(geometry.element, geometry.shape, geometry.strides)
+        return geometry.mode != "tile" or end <= self.region.data.nbytes
 
     @cached_property
     def layout(self) -> Layout:
@@ -228,6 +235,7 @@ def _decode(record: bytes, memory: GlobalMemory, where: int) -> MappedTensor:
             mode=mode,
             lower_corner=corners[:_CORNERS][:axes][::-1],
             upper_corner=corners[_CORNERS:][:axes][::-1],
+            beyond=True,
         )
     except WarploomError as error:
         raise _illegal(where, "; ".join(error.notes), fields) from None

@@ -20,6 +20,7 @@ from warploom.hardware.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, SHARED_ALIGN
 from warploom.machine.copy.boxes import (
     collect_box,
     copy_box,
+    first_outside,
     global_runs,
     place_box,
     placed_at,
@@ -104,6 +105,21 @@ def _check_map(tensor: MappedTensor, coords: tuple[int, ...], rank: int, mode: s
         raise Diag.BAD_COORDINATES.error(coords=coords, what=what)
 
 
+def _require_inside(g: Group, tensor: MappedTensor, coords: tuple[int, ...], *, four: bool) -> None:
+    """A tensor may reach beyond its buffer; what a copy moves may not."""
+    if tensor.is_whole:
+        return
+    region = tensor.region
+    for place in [(coords[0], row) for row in coords[1:]] if four else [coords]:
+        byte = first_outside(tensor.geometry, place, tensor.origin, region.size)
+        if byte is not None:
+            address = region.base + byte & (1 << 64) - 1
+            shape = f"its tensor map has the shape {tensor.geometry.shape}, which reaches beyond `{region.name}`"
+            what = f"The box at {place} of a tensor copy"
+            notes = (g.grid.memory.describe(address), shape)
+            raise Diag.OUT_OF_BOUNDS.error(notes=notes, what=what, space="global", address=address)
+
+
 def _span(cta: Cta, address: int, tensor: MappedTensor, *, four: bool, own: bool) -> tuple[Cta, int]:
     size = _span_bytes(tensor, four=four)
     return shared_span(cta, address, size, SHARED_ALIGNMENT, "The box of a tensor copy", own=own)
@@ -171,6 +187,7 @@ def load(op: Op) -> Run:
             halo, shift = halo_and_shifts(tensor.geometry, coords, offsets)
             if halo:
                 tensor = MappedTensor(tensor.geometry.with_halo(halo), tensor.region, tensor.origin)
+        _require_inside(g, tensor, coords, four=four)
         owner, offset = _span(g.cta, dst, tensor, four=four, own=local)
         for target, signal in _targets(g.cta, owner, barrier, ctas, pair):
             _issue(g, target, offset, tensor, where, coords, shift, signal)
@@ -238,7 +255,7 @@ def load(op: Op) -> Run:
             return False
         offset, source = window[4]
         first = found.tensor.origin + offset
-        if first + source.end > found.bytes or source.rows * source.granules != found.granules:
+        if first < 0 or first + source.end > found.bytes or source.rows * source.granules != found.granules:
             return False
         found.copy(found.memory + first, source.address, source.rows, source.granules, found.target, found.places)
         moved = found.geometry.box_bytes
@@ -441,6 +458,7 @@ def store(op: Op) -> Run:
     def one(g: Group, where: int, coords: tuple[int, ...], src: int, thread: int) -> None:
         tensor = mapped(g.grid, where)
         _check_map(tensor, coords, rank, mode)
+        _require_inside(g, tensor, coords, four=four)
         _, offset = _span(g.cta, src, tensor, four=four, own=True)
         require_writeable(tensor.region, "A tensor store")
         memory, geometry = tensor.region.data, tensor.geometry

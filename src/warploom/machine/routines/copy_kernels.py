@@ -433,6 +433,7 @@ class TensorLoad:
                 distance = code.emit(f"lshr i64 {distance}, 3")
             source = code.emit(f"add i64 {source}, {distance}")
         end = code.emit(f"add i64 {source}, {code.word(box, maps.SOURCE_END)}")
+        code.require("sge", source, "0")
         code.require("ule", end, code.word(box, maps.MEMORY_BYTES))
         base, size = frame.context(context.SHARED_BASE), frame.context(context.SHARED_SIZE)
         to = code.emit(f"sub i64 {target}, {base}")
