@@ -63,7 +63,13 @@ def test_a_launch_with_short_shapes():
         ({"observers": [1]}, ("observer 0 is 1; it has no method `on_event`",)),
         ({"observers": 1}, ("`observers` is an int",)),
         ({"on_progress": 1}, ("`on_progress` is an int",)),
+        ({"limit": 0}, ("`limit` is 0; it must be at least 1",)),
+        ({"shared_bytes": "a"}, ("`shared_bytes` is 'a'; it must be a number of bytes",)),
         ({"schedule": 3, "limit": "x"}, ("2 problems", "`schedule` is 3", "`limit` is 'x'")),
+        (
+            {"grid": "x", "block": {}, "cluster": 1.5, "shared_bytes": 2.5},
+            ("4 problems", "`grid` is 'x'", "`block` is {}", "`cluster` is 1.5", "`shared_bytes` is 2.5"),
+        ),
     ],
 )
 def test_wrong_options_are_launch_errors(options, words):

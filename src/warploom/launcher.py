@@ -20,7 +20,7 @@ from warploom.hardware.targets import Machine
 from warploom.hardware.targets import machine as machine_of
 from warploom.hardware.tensor_maps import MAP_BYTES
 from warploom.host.arrays import Pointers, is_array, numpy_of, place_of
-from warploom.host.launch import Launch, Triple, entry_of, triple
+from warploom.host.launch import Launch, Triple, entry_of, together, with_triples
 from warploom.host.program import Printed
 from warploom.host.structs import Struct, check_room
 from warploom.host.tensor_map import TensorMap
@@ -429,7 +429,11 @@ def _explore(
 ) -> Run:
     """Run a launch under a portfolio of schedules; the arrays get the results of the first, `eager`."""
     work = _Exploration(launch_, compare, sms, limit, timeout, timeout and time.monotonic() + timeout)
-    first = work.run(Eager(), observers)
+    try:
+        first = work.run(Eager(), observers)
+    except WarploomError as error:
+        error.schedule = Recorded(Eager())  # type: ignore[attr-defined]
+        raise
     verdict = work.verdict()
     work.expected = work.contents()
     if verdict is not None:
@@ -485,8 +489,7 @@ def launch_of(
     if is_array(args) or not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
         what = f"`args` is {_kind(args)}; it must be a list of the kernel's arguments, in order"
         raise Diag.BAD_LAUNCH.error(what=what)
-    shape = triple(grid, "grid"), triple(block, "block")
-    return Launch(program, *shape, tuple(args), entry, triple(cluster, "cluster"), shared_bytes)
+    return with_triples(Launch(program, grid, block, tuple(args), entry, cluster, shared_bytes))
 
 
 def _not_a_program(program: Any) -> str:
@@ -507,15 +510,6 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
-def with_triples(launch_: Launch) -> Launch:
-    """The launch with three integers for each shape; a `Launch` may have been made with fewer."""
-    grid, block = triple(launch_.grid, "grid"), triple(launch_.block, "block")
-    cluster = triple(launch_.cluster, "cluster")
-    if grid is launch_.grid and block is launch_.block and cluster is launch_.cluster:
-        return launch_
-    return replace(launch_, grid=grid, block=block, cluster=cluster)
-
-
 def _check_options(
     schedule: Any, seed: Any, sms: Any, limit: Any, observers: Any, on_progress: Any
 ) -> tuple[AnyObserver, ...]:
@@ -526,7 +520,9 @@ def _check_options(
         problems.append(f"`schedule` is {schedule!r:.60}; it must be {names}, or an object with a method `choose`")
     for name, value in (("seed", seed), ("sms", sms), ("limit", limit)):
         try:
-            value is None or operator.index(value)
+            least = 1 if name == "limit" else value
+            if value is not None and operator.index(value) < least:
+                problems.append(f"`{name}` is {value!r:.60}; it must be at least 1")
         except TypeError:
             problems.append(f"`{name}` is {value!r:.60}; it must be an integer")
     watching: tuple[Any, ...] = ()
@@ -540,8 +536,7 @@ def _check_options(
     if on_progress is not None and not callable(on_progress):
         problems.append(f"`on_progress` is {_kind(on_progress)}; it must be a function of two integers")
     if problems:
-        only = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
-        raise Diag.BAD_LAUNCH.error(notes=problems if len(problems) > 1 else (), what=only)
+        raise together(problems)
     return watching
 
 

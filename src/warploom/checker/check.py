@@ -21,9 +21,9 @@ from warploom.checker.rules import ASSUMPTIONS, PROFILES, RELAXATIONS, Rules
 from warploom.checker.runs import Checked, checked_run, rare_collections
 from warploom.checker.witness import Confirmation
 from warploom.diagnostics import Diag, Loc, Stuck, WarploomError, user_traceback
-from warploom.host.launch import Launch
+from warploom.host.launch import Launch, with_triples
 from warploom.host.program import Ptx
-from warploom.launcher import launch_of, with_triples
+from warploom.launcher import launch_of
 from warploom.machine.observers.events import Source
 from warploom.machine.translate.translator import Program
 from warploom.ptx.isa.table import Op

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warploom.diagnostics import Diag, user_traceback
+from warploom.diagnostics import Diag, WarploomError, user_traceback
 from warploom.host.program import Ptx
 from warploom.ptx.syntax.model import Kernel, Module
 
@@ -65,6 +65,30 @@ def triple(value: Any, name: str) -> Triple:
         raise Diag.BAD_LAUNCH.error(what=what)
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
+
+
+def with_triples(launch_: Launch) -> Launch:
+    """The launch with three integers for each shape; a `Launch` may have been made with fewer."""
+    shapes, problems = [], []
+    for name in ("grid", "block", "cluster"):
+        try:
+            shapes.append(triple(getattr(launch_, name), name))
+        except WarploomError as error:
+            problems.append(str(error.fields["what"]))
+    if type(launch_.shared_bytes) is bool or not hasattr(launch_.shared_bytes, "__index__"):
+        problems.append(f"`shared_bytes` is {launch_.shared_bytes!r:.60}; it must be a number of bytes")
+    if problems:
+        raise together(problems)
+    grid, block, cluster = shapes
+    if grid is launch_.grid and block is launch_.block and cluster is launch_.cluster:
+        return launch_
+    return replace(launch_, grid=grid, block=block, cluster=cluster)
+
+
+def together(problems: list[str]) -> WarploomError:
+    """One error for all that is wrong with a launch."""
+    only = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
+    return Diag.BAD_LAUNCH.error(notes=problems if len(problems) > 1 else (), what=only)
 
 
 def entry_of(module: Module, name: str | None) -> Kernel:

@@ -14,7 +14,7 @@ from tests.machine.families import FAMILIES
 
 import warploom
 from warploom import MatmulConfig, Stuck, launch
-from warploom.diagnostics import WarploomError
+from warploom.diagnostics import Fault, WarploomError
 from warploom.machine.core.exploration import portfolio
 from warploom.machine.core.schedule import Recorded, by_name
 from warploom.ptx.syntax.printer import print_module
@@ -223,6 +223,15 @@ def test_the_wrong_element_is_one_that_differs_by_more_than_rounding():
     assert failure.kind == "disagreement"
     assert failure.index == (2,)
     assert "st.global.u32" in failure.written_by.source.text
+
+
+def test_a_fault_of_the_eager_schedule_has_a_schedule_too(tmp_path):
+    wrong = "ld.param.u64 %rd1, [sum]; ld.global.u32 %r1, [%rd1+64];"
+    with pytest.raises(Fault) as caught:
+        run(wrong, "ptr:sum", (np.zeros(1, np.float32),), schedule="explore")
+    caught.value.schedule.save(tmp_path / "eager.json")
+    with pytest.raises(Fault, match="OUT_OF_BOUNDS"):
+        run(wrong, "ptr:sum", (np.zeros(1, np.float32),), schedule=str(tmp_path / "eager.json"))
 
 
 def test_an_array_as_the_result_of_compare_is_refused():
