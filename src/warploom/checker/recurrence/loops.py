@@ -355,14 +355,20 @@ class Loops:
         return None
 
     def _in_every_pass(self, block: int, body: frozenset[int], head: int) -> bool:
-        """True if a block is executed exactly once in every pass."""
+        """True if a block is executed exactly once in every pass. A wait at the beginning of the pass, which repeats
+        the first blocks until it is over, belongs to the pass.
+        """
+        tails = {tail for tail, at in self.flow.back_edges if at == head}
+        waits = {tail: blocks for tail in tails if (blocks := self._waiting(tail, head))}
+        if any(block in blocks for blocks in waits.values()):
+            return False
         for other, inner in self.bodies.items():
             if other != head and block in inner and inner < body:
                 return False
         if block == head:
             return True
         seen, work = {head}, [head]
-        tails = {tail for tail, at in self.flow.back_edges if at == head}
+        tails -= waits.keys()
         while work:
             at = work.pop()
             if at in tails:
@@ -372,6 +378,17 @@ class Loops:
                     seen.add(successor)
                     work.append(successor)
         return True
+
+    def _waiting(self, tail: int, head: int) -> set[int]:
+        """The blocks from the head of a loop to this jump back to it, if they do nothing but test a barrier."""
+        body, work = {head, tail}, [tail] if tail != head else []
+        while work:
+            new = [each for each in self._before.get(work.pop(), ()) if each not in body]
+            body.update(new)
+            work += new
+        ops = [op for at in body for op in self.flow.blocks[at].ops]
+        verbs = {effect.verb for op in ops for effect in op.form.effects}
+        return body if verbs == {"waits"} else set()
 
     def _first(self, name: str, head: int) -> Expression:
         """The value of a register when a loop is entered."""
