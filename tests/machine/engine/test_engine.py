@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,15 @@ from tests.machine.simt import threads
 from warploom import launch
 from warploom.diagnostics import WarploomError
 from warploom.machine.engine import selection, store
+from warploom.machine.engine.control_kernels import Escape
 from warploom.machine.routines.turn_loop import TurnLoop
 from warploom.machine.semantics.vectors import EngineError
+from warploom.machine.translate import prepared
 from warploom.runtime.cache.disk import Cache
 
 pytest.importorskip("llvmlite")
 
+from warploom.machine.engine import native
 from warploom.machine.engine.native import Engine, Kernel
 
 RNG = np.random.default_rng()
@@ -212,6 +218,68 @@ def test_numpy_takes_over_where_native_code_fails(monkeypatch: pytest.MonkeyPatc
         warnings.simplefilter("error")
         threads("st.global.u32 [%rd0], %r1;", 64, source=source)
     assert selection.engine() is None
+
+
+@pytest.mark.parametrize("often", [0, 1 << 20], ids=["optimised", "quick"])
+def test_a_launch_after_an_interrupted_compilation_is_native(monkeypatch: pytest.MonkeyPatch, often: int) -> None:
+    monkeypatch.setenv("WARPLOOM_ENGINE", "native")
+    monkeypatch.setattr(store, "_stores", [])
+    engine = Engine(often=often)
+    monkeypatch.setattr(selection, "_made", [engine])
+    interrupt_once(monkeypatch)
+    source = RNG.integers(0, 99, 64, dtype=np.uint32)
+    body = f"mul.lo.u32 %r3, %r1, 5; xor.b32 %r3, %r3, {often}; st.global.u32 [%rd0], %r3;"  # a program for each engine
+    with pytest.raises(KeyboardInterrupt):
+        threads(body, 64, source=source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = threads(body, 64, source=source)
+    assert np.array_equal(found[:, 0], source * 5 ^ often)
+    assert selection.engine() is engine
+
+
+def test_a_kernel_has_an_address_after_an_interrupted_optimisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_stores", [])
+    engine = Engine()
+    interrupt_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        engine.address(Escape())
+    assert engine.routine(Escape()).address
+    assert engine.address(Escape())
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Ctrl-C come while LLVM compiles."""
+    compiled = Engine._compiled
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.setattr(Engine, "_compiled", compiled)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_compiled", interrupted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("lock", [native._FINDING, native._COMPILING, prepared._change])
+def test_a_fork_waits_for_a_thread_that_compiles(lock: Any) -> None:
+    """The child can launch: it does not inherit a lock whose thread it does not have."""
+    holds = Event()
+
+    def compile_() -> None:
+        with lock:
+            holds.set()
+            time.sleep(0.2)
+
+    thread = Thread(target=compile_)
+    thread.start()
+    holds.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        child = os.fork()
+    if not child:
+        os._exit(0 if lock.acquire(timeout=0) else 1)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import os
 import platform
 import re
 import sys
@@ -25,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata, resources
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 from warploom.machine.engine.control_kernels import Barrier, Branch, Effect, Escape, FlagWait, Goto, Note, Skip
@@ -111,6 +112,11 @@ _REPLACEABLE = (Arithmetic, UniformArithmetic, Access, MatrixMove, WarpMma)
 """The forms that the reference can execute instead of a kernel, in runs without observers."""
 
 
+_FINDING, _COMPILING = RLock(), RLock()
+"""Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, which may
+launch, or fork. A fork waits until no thread has them, since the child would wait for that thread forever."""
+
+
 def installed() -> str | None:
     """The version of llvmlite, if it is installed."""
     try:
@@ -171,72 +177,70 @@ class Engine:
     def __init__(
         self, processor: str = "", features: str = "", lanes: int = 0, often: int = _OFTEN, seldom: int = 0
     ) -> None:
-        import llvmlite.binding as llvm
+        with _COMPILING:
+            import llvmlite.binding as llvm
 
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        self._llvm: Any = llvm
-        if not processor:
-            processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-        target = llvm.Target.from_default_triple()
-        self._triple = target.triple
-        self._machines = {
-            level: target.create_target_machine(
-                cpu=processor, features=features, opt=level, reloc="pic", codemodel="default"
-            )
-            for level in (QUICK, OPTIMISED)
-        }
-        self._often, self._first, self.seldom = often, QUICK if often else OPTIMISED, seldom
-        self.counted_together = max(often // 128, 1)
-        """Executions of routines that are counted together."""
-        # LLVM's other linker aborts the process where free memory is so scattered that it puts parts of an object 2 GB
-        # apart.
-        jit_link = sys.platform != "win32"
-        self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED], use_jit_link=jit_link)
-        arm = platform.machine().lower() in ("arm64", "aarch64")
-        flags = set(features.split(","))
-        lanes = lanes or (16 if "+avx512f" in flags else 8)
-        self.host = Host(lanes=lanes, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags)
-        words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host))
-        self.version = hashlib.sha256(repr(words).encode()).hexdigest()
-        """A digest of everything that kernels depend on, apart from their forms."""
-        self._objects = Objects(self.version, often // 8)
-        _all.add(self)
-        self._texts: dict[str, tuple[str, frozenset[str]]] = {}
-        """The texts and tables of kernels that are not compiled yet."""
-        self._kernels: dict[Form, Kernel | None] = {}
-        self._addresses: dict[str, dict[str, int]] = {}
-        """The addresses of kernels, by their object."""
-        self._links: list[Any] = []
-        self.escape = 0
-        """The address of the code that lets Python execute an instruction, for kernels without an address."""
-        self._uncompiled: dict[str, Kernel] = {}
-        """Kernels whose text is not written yet."""
-        self._finding, self._compiling = Lock(), Lock()
-        """Held while kernels are looked up, and while they are compiled and linked: LLVM lets other threads run, which
-        may launch."""
-        self.callers: weakref.WeakSet[Caller] = weakref.WeakSet()
-        """The tables that call kernels."""
-        self.by_operands: dict[object, Kernel | None] = {}
-        """Kernels by the spelling of an instruction and the kinds of its operands, for the translator."""
-        self._libraries = 0
-        texts = {"warploom_enter": _ENTER, "warploom_probe": _PROBE}
-        code = self._compiled((text.format(name=name, magic=_MAGIC) for name, text in texts.items()), QUICK)
-        found = self._linked({NO_OBJECT: ObjectFile(tuple(texts), code)})[NO_OBJECT]
-        # It holds the interpreter's lock: a run is one thread's, and its memory is Python's.
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-        if prototype(found["warploom_probe"])(None, None) != _MAGIC:
-            raise EngineError("a compiled function does not return its constant")
-        self.enter = found["warploom_enter"]
-        """The address of the code that executes records."""
-        self.run: Callable[[int, int], int] = prototype(self.enter)
-        """Execute records: (address of the context, address of the first record) → the number, plus one, of a record
-        whose instruction Python must execute, or the complement of the next block (`control_kernels`)."""
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            self._llvm: Any = llvm
+            if not processor:
+                processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+            target = llvm.Target.from_default_triple()
+            self._triple = target.triple
+            self._machines = {
+                level: target.create_target_machine(
+                    cpu=processor, features=features, opt=level, reloc="pic", codemodel="default"
+                )
+                for level in (QUICK, OPTIMISED)
+            }
+            self._often, self._first, self.seldom = often, QUICK if often else OPTIMISED, seldom
+            self.counted_together = max(often // 128, 1)
+            """Executions of routines that are counted together."""
+            # LLVM's other linker aborts the process where free memory is so scattered that it puts parts of an object
+            # 2 GB apart.
+            jit_link = sys.platform != "win32"
+            self._linker = llvm.create_lljit_compiler(self._machines[OPTIMISED], use_jit_link=jit_link)
+            arm = platform.machine().lower() in ("arm64", "aarch64")
+            flags = set(features.split(","))
+            lanes = lanes or (16 if "+avx512f" in flags else 8)
+            self.host = Host(lanes=lanes, fused=arm or "+fma" in flags, rounds=arm or "+sse4.1" in flags)
+            words = (_sources(), installed() or "", self._triple, processor, features, repr(self.host))
+            self.version = hashlib.sha256(repr(words).encode()).hexdigest()
+            """A digest of everything that kernels depend on, apart from their forms."""
+            self._objects = Objects(self.version, often // 8)
+            _all.add(self)
+            self._texts: dict[str, tuple[str, frozenset[str]]] = {}
+            """The texts and tables of kernels that are not compiled yet."""
+            self._kernels: dict[Form, Kernel | None] = {}
+            self._addresses: dict[str, dict[str, int]] = {}
+            """The addresses of kernels, by their object."""
+            self._links: list[Any] = []
+            self.escape = 0
+            """The address of the code that lets Python execute an instruction, for kernels without an address."""
+            self._uncompiled: dict[str, Kernel] = {}
+            """Kernels whose text is not written yet."""
+            self.callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+            """The tables that call kernels."""
+            self.by_operands: dict[object, Kernel | None] = {}
+            """Kernels by the spelling of an instruction and the kinds of its operands, for the translator."""
+            self._libraries = 0
+            texts = {"warploom_enter": _ENTER, "warploom_probe": _PROBE}
+            code = self._compiled((text.format(name=name, magic=_MAGIC) for name, text in texts.items()), QUICK)
+            found = self._linked({NO_OBJECT: ObjectFile(tuple(texts), code)})[NO_OBJECT]
+            # It holds the interpreter's lock: a run is one thread's, and its memory is Python's.
+            prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+            if prototype(found["warploom_probe"])(None, None) != _MAGIC:
+                raise EngineError("a compiled function does not return its constant")
+            self.enter = found["warploom_enter"]
+            """The address of the code that executes records."""
+            self.run: Callable[[int, int], int] = prototype(self.enter)
+            """Execute records: (address of the context, address of the first record) → the number, plus one, of a
+            record whose instruction Python must execute, or the complement of the next block (`control_kernels`)."""
 
     def kernel(self, form: Form) -> Kernel | None:
         """The kernel of a form, which has an address once it is linked; None for a form that has none."""
         if form not in self._kernels:
-            with self._finding:  # a form has one kernel, also where threads ask for it at once
+            with _FINDING:  # a form has one kernel, also where threads ask for it at once
                 if form not in self._kernels:
                     self._kernels[form] = self._found(form)
         return self._kernels[form]
@@ -271,7 +275,7 @@ class Engine:
         """The address of the optimised code of a form that every processor has."""
         kernel = self.required(form)
         if kernel.level < OPTIMISED:
-            with self._compiling:
+            with _COMPILING:
                 self._optimise([kernel])
         self.link([kernel])
         return kernel.address
@@ -294,13 +298,17 @@ class Engine:
         missing = {kernel.name: kernel for kernel in kernels if kernel.has_code and not kernel.address}
         if not missing:
             return
-        with self._compiling:
+        with _COMPILING:
+            # What is still to be done is taken off the lists at the end: Ctrl-C may come at any point.
             for name in missing:
-                if (kernel := self._uncompiled.pop(name, None)) is not None and not self._write(kernel):
-                    kernel.has_code = False
+                if (kernel := self._uncompiled.get(name)) is not None:
+                    kernel.has_code = self._write(kernel)
+                    del self._uncompiled[name]
             missing = {name: kernel for name, kernel in missing.items() if kernel.has_code}
-            if new := {name: self._texts.pop(name) for name in missing if name in self._texts}:
+            if new := {name: self._texts[name] for name in missing if name in self._texts}:
                 self._compile(new, self._first)
+                for name in new:
+                    del self._texts[name]
             self._enter(missing.values())
             self._objects.save()
 
@@ -338,7 +346,7 @@ class Engine:
             self.link(each for each in known if each.name in self._uncompiled and each.executions)
             quick = (each for each in known if each.address and each.level < OPTIMISED)
             if hot := [each for each in quick if self._objects.executions(each.name) >= self._often]:
-                with self._compiling:
+                with _COMPILING:
                     self._optimise(hot)
 
     def count(self, kernels: Sequence[Kernel], executions: Sequence[int]) -> None:
@@ -347,7 +355,7 @@ class Engine:
         quick = [(each, more) for each, more in linked if each.level < OPTIMISED]
         hot = [kernel for kernel, more in quick if self._objects.count(kernel.name, more) >= self._often]
         if hot:
-            with self._compiling:
+            with _COMPILING:
                 self._optimise(list(dict.fromkeys(hot)))
                 for caller in list(self.callers):
                     caller.enter_addresses()
@@ -355,10 +363,10 @@ class Engine:
 
     def _optimise(self, kernels: list[Kernel]) -> None:
         """Compile kernels with optimisation; no table calls these yet."""
+        self._compile({each.name: each.form.text(each.name, self.host) for each in kernels}, OPTIMISED)
         for kernel in kernels:
             self._texts.pop(kernel.name, None)
             self._uncompiled.pop(kernel.name, None)
-        self._compile({each.name: each.form.text(each.name, self.host) for each in kernels}, OPTIMISED)
         self._enter(kernels)
 
     def _compile(self, texts: dict[str, tuple[str, frozenset[str]]], level: int) -> None:
@@ -438,6 +446,20 @@ class Engine:
 
 
 _all: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _hold() -> None:
+    _FINDING.acquire()
+    _COMPILING.acquire()
+
+
+def _give_back() -> None:
+    _COMPILING.release()
+    _FINDING.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_give_back, after_in_child=_give_back)
 
 
 @atexit.register

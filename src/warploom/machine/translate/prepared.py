@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,19 @@ def keep_programs(store: Callable[[], Store], version: Callable[[], str | None])
     _disk[:] = [(store, version)]
 
 
+_change = RLock()
+"""Held while programs that are kept change: several threads may launch at the same time. A fork waits until no thread
+has it."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_change.acquire, after_in_parent=_change.release, after_in_child=_change.release)
+
+
 @dataclass
 class Kept:
     """Values with their sizes; the oldest are dropped when all together exceed `capacity`."""
 
     capacity: int
     _values: dict[Any, tuple[Any, int]] = field(default_factory=dict)
-    _change: Lock = field(default_factory=Lock)
-    """Held while values change: several threads may launch at the same time."""
 
     def get(self, key: object) -> Any:
         """The value of a key, or None."""
@@ -49,13 +55,13 @@ class Kept:
         return None if found is None else found[0]
 
     def put(self, key: object, value: Any, size: int) -> None:
-        with self._change:
+        with _change:
             self._values[key] = (value, size)
             while len(self._values) > 1 and sum(each for _, each in self._values.values()) > self.capacity:
                 del self._values[next(iter(self._values))]
 
     def clear(self) -> None:
-        with self._change:
+        with _change:
             self._values.clear()
 
 
@@ -112,7 +118,6 @@ class Prepared:
 
 _waiting: dict[Key, tuple[Prepared, Store]] = {}
 """Programs that have run once and are not stored, each with its cache."""
-_change = Lock()
 _MOST_WAITING = 256
 
 
