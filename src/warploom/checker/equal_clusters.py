@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.checker.equal_passes import Passes
-from warploom.checker.event_streams import SHAPE, Shapes, Stream, Streams, events_of, global_touches
+from warploom.checker.event_streams import SHAPE, Item, Shapes, Stream, Streams, events_of, global_touches
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.memories import GlobalTouch, Unjudged, is_strong
 from warploom.checker.observer import Checker
@@ -44,15 +45,20 @@ class _Model:
     base: Triple
     table: Array
     """The numbers of its events."""
-    places: list[Touch]
-    """Its accesses to global memory, as the events name them."""
+    reaching: list[Item]
+    """Its events that access global memory."""
     touches: list[GlobalTouch]
-    """The same as they are judged."""
+    """Its accesses to global memory as they are judged."""
     events: int
     assumed: Counter[str]
     relaxed: Counter[str]
     converged: int
     polled: int
+
+    @cached_property
+    def places(self) -> list[Touch]:
+        """Its accesses to global memory, as the events name them."""
+        return _places(self.reaching)
 
 
 class Clusters:
@@ -139,11 +145,14 @@ class Clusters:
 
     def _judge(self, stream: Stream) -> None:
         """Judge a cluster that has ended."""
-        table, items = stream.table(), stream.items
+        table = stream.table()
         reaching = np.flatnonzero(self._streams.shapes.reaching()[table[:, SHAPE]]).tolist()
-        places = [touch for at in reaching for touch in global_touches(items[at])]
-        for model in self.models:
-            if np.array_equal(table, model.table) and (moves := self._moves(places, model.places)) is not None:
+        items = [stream.items[at] for at in reaching]
+        equal = [model for model in self.models if np.array_equal(table, model.table)]
+        places = _places(items) if equal else []
+        for model in equal:
+            moves = self._moves(places, model.places)
+            if moves is not None:
                 self._repeat(model, stream, moves)
                 return
         checker = self.checker
@@ -166,7 +175,7 @@ class Clusters:
             _Model(
                 stream.base,
                 table,
-                places,
+                items,
                 touches,
                 checker.events - events,
                 Counter(rules.assumed) - assumed,
@@ -227,6 +236,10 @@ class Clusters:
         if at < 0 or address >= self._placed[at].base + self._placed[at].size:
             return -1
         return self._bases[at]
+
+
+def _places(reaching: list[Item]) -> list[Touch]:
+    return [touch for item in reaching for touch in global_touches(item)]
 
 
 def _pairs_of_ctas(new: Triple, old: Triple, shape: Triple) -> Iterator[tuple[Triple, Triple]]:

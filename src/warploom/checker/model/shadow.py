@@ -202,6 +202,12 @@ class Shadow:
             page = self._page(first, shift)
             return [(page, _index(addresses & mask, width, page.shift))]
         out = []
+        pages = addresses >> self._bits
+        if np.array_equal(pages, addresses + (width - 1) >> self._bits):  # no run goes across a border
+            for number in np.unique(pages).tolist():
+                page = self._page(number, shift)
+                out.append((page, _index(addresses[pages == number] & mask, width, page.shift)))
+            return out
         spread = (addresses[:, None] + np.arange(0, width, 1 << shift)).reshape(-1)
         numbers = spread >> self._bits
         for number in np.unique(numbers).tolist():
@@ -224,8 +230,7 @@ class Shadow:
         if (held == first).all():
             numbers, counts = [first], [held.size]
         else:
-            found, many = np.unique(held, return_counts=True)
-            numbers, counts = found.tolist(), many.tolist()
+            numbers, counts = _counted(held, len(self.atoms))
         for number, count in zip(numbers, counts, strict=True):
             size = count << page.shift
             if number and self.atoms[number].size == size:
@@ -357,6 +362,16 @@ class Shadow:
         """Let bytes be as if they had never been accessed: memory that was freed."""
         for number in region:
             self.atoms[number].write, self.atoms[number].reads = None, ()
+
+
+def _counted(held: Array, most: int) -> tuple[list[int], list[int]]:
+    """The numbers below `most` that are in an array, in order, and how often each of them is."""
+    if most > 8 * held.size:
+        found, many = np.unique(held, return_counts=True)
+        return found.tolist(), many.tolist()
+    every = np.bincount(held)  # faster than to sort
+    numbers = every.nonzero()[0]
+    return numbers.tolist(), every[numbers].tolist()
 
 
 def _once(pairs: list[Pair]) -> list[Pair]:

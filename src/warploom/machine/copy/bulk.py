@@ -215,6 +215,14 @@ class ThreadGroups:
             return None
         return CommitGroup(self.kind, int(self.commits[threads].max()))
 
+    def alike(self, g: Group, mask: Array | None) -> Iterable[Any]:
+        """The executing threads of each warp of a group, or all together if they have committed equally often."""
+        if mask is None and g.warps > 1:
+            commits = self.commits[threads_of(g, None)]
+            if 1 not in (commits != commits[0]).tobytes():
+                return (threads_of(g, None),)
+        return warps_of(g, mask)
+
     def complete_below(self, threads: Any, leave: int) -> CommitGroup:
         """The number below which all groups are complete after a wait that leaves so many groups."""
         return CommitGroup(self.kind, max(int(self.commits[threads].min()) - leave, 0))

@@ -139,6 +139,7 @@ class Grid:
         count them."""
         self.moved: dict[str, int] = {}
         self.printed = Printed()
+        self.names: dict[int, str] | None = None  # those of bytes of shared memory, once one was asked for
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
         self._uniforms: dict[int, Uniforms] = {}

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from warploom.machine.core.cta import Cta
     from warploom.machine.core.grid import Grid
 
-_NAMES: WeakKeyDictionary[Grid, dict[int, str]] = WeakKeyDictionary()
 _ROLES: WeakKeyDictionary[Grid, dict[int, str]] = WeakKeyDictionary()
 
 
 def name_of(cta: Cta, offset: int) -> str:
     """The name of the byte at an offset (reserved bytes included) of a CTA's shared memory."""
-    start, names = offset - cta.shared.reserved, _noted(cta.grid)
+    start, grid = offset - cta.shared.reserved, cta.grid
+    names = grid.names if grid.names is not None else _noted(grid)
     found = names.get(start)
     if found is None:
         found = names[start] = symbol_at(cta.grid.shared_symbols, start) or f"shared+{offset:#x}"
@@ -31,13 +31,11 @@ def symbol_at(symbols: dict[str, int], start: int) -> str:
 
 
 def _noted(grid: Grid) -> dict[int, str]:
-    """Names by bytes from the start of shared memory: those of the notes, read once per grid, and those asked for."""
-    names = _NAMES.get(grid)
-    if names is None:
-        names = dict[int, str]()
-        for words in notes_of(grid.program.module, grid.program.kernel):
-            names |= barriers_in(words, grid.shared_symbols)
-        _NAMES[grid] = names
+    """Names by bytes from the start of shared memory: those of the notes, read once per grid. Others are added."""
+    names = dict[int, str]()
+    for words in notes_of(grid.program.module, grid.program.kernel):
+        names |= barriers_in(words, grid.shared_symbols)
+    grid.names = names
     return names
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.threads import WARP_LANES
 from warploom.machine.engine.addresses import address_of
 
 Array = npt.NDArray[Any]
@@ -52,12 +53,13 @@ def agent_parts(numbers: _Numbers) -> tuple[_Numbers, _Numbers]:
     return numbers >> _WARP_BITS, numbers & (1 << _WARP_BITS) - 1
 
 
-def addresses_of(entries: Array, rows: Array) -> Array:
-    """The addresses of all lanes, for each of some entries."""
-    step = entries[:, STEP].astype(np.int64)[:, None]
-    found = entries[:, ADDRESS].astype(np.int64)[:, None] + step * np.arange(MOST_LANES)
-    uneven = (entries[:, STEP] == np.uint64(UNEVEN)).nonzero()[0]
-    found[uneven] = rows[uneven].astype(np.int64)
+def addresses_of(entries: Array, rows: Array, at: Array, warps: Array) -> Array:
+    """The addresses of the lanes of some warps, each of the entry at a place and with its number there."""
+    words = entries[at]
+    lanes = WARP_LANES * warps[:, None] + np.arange(WARP_LANES)
+    found = words[:, ADDRESS].astype(np.int64)[:, None] + words[:, STEP].astype(np.int64)[:, None] * lanes
+    uneven = (words[:, STEP] == np.uint64(UNEVEN)).nonzero()[0]
+    found[uneven] = rows[at[uneven, None], lanes[uneven]].astype(np.int64)
     return found
 
 

@@ -84,7 +84,8 @@ def _words(g: Group, mask: Array | None, response: Array | int) -> Array:
         raise Diag.ASYNC_MISUSE.error(what="query_cancel reads a literal instead of the answer of a try_cancel.")
     words = np.ascontiguousarray(response).view(np.uint32).reshape(-1, 4)
     marks = words[:, 3] if mask is None else words[mask, 3]
-    if not ((marks == _GRANTED) | (marks == _REFUSED)).all():
+    granted = marks == _GRANTED
+    if 0 in granted.tobytes() and not (granted | (marks == _REFUSED)).all():
         raise Diag.ASYNC_MISUSE.error(what="query_cancel reads 16 bytes that no completed try_cancel has written.")
     return words
 

@@ -339,7 +339,7 @@ def _commit(g: Group, mask: Array | None, *names: str) -> None:
     threads = threads_of(g, mask)
     _close(g)
     if reporter is not None:
-        for some in warps_of(g, mask):
+        for some in kept[0].alike(g, mask):
             reporter.tell("issue", "commits", group=kept[0].open_group(g, some))
     for groups in kept:
         groups.commit(threads)
@@ -360,7 +360,7 @@ def _wait(g: Group, mask: Array | None, groups: ThreadGroups, count: int) -> boo
     if groups.under_way and not groups.drains(g, threads, count):
         return False
     if reporter is not None:
-        for some in warps_of(g, mask):
+        for some in groups.alike(g, mask):
             reporter.tell("wait", "drains", group=groups.complete_below(some, count), leave=count)
     return True
 

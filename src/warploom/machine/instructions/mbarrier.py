@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag
-from warploom.machine.core.group import EXPIRED, Waitable
+from warploom.machine.core.group import EXPIRED, WARP, Waitable
 from warploom.machine.core.late_arrivals import arrive_later, is_late
 from warploom.machine.core.names import name_of
 from warploom.machine.core.registry import Run, executes
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 BARRIER_BYTES = 8
 _INVALIDATED = "invalidated mbarriers"
 """In the state of a CTA: who has invalidated the mbarriers that were there, by offset."""
@@ -236,10 +237,10 @@ class Mbarrier(Waitable):
     def named(self) -> BarrierName:
         """Its name in events."""
         if self.label is None:
-            address = self.cta.rank << RANK_SHIFT | self.offset
-            self.label = BarrierName("mbarrier", self.cta.index, address, self.name)
+            address, name = self.cta.rank << RANK_SHIFT | self.offset, self.name
+            self.label = _new(BarrierName, ("mbarrier", self.cta.index, address, name))
             if self.reporter is not None and self.reporter.native is not None:
-                self.reporter.native.names[self.offset] = self.name
+                self.reporter.native.names[self.offset] = name
         return self.label
 
     @property
@@ -323,14 +324,29 @@ def by_address(g: Group, mask: Array | None, address: Any) -> Iterable[tuple[int
     """The lanes that take part, by shared address: (address, lanes or None for all, how many)."""
     reporter = g.grid.reporter
     if isinstance(address, int):
-        yield shared_address(address), mask, g.lanes if mask is None else int(np.count_nonzero(mask))
+        yield shared_address(address), mask, g.lanes if mask is None else mask.tobytes().count(1)
         return
     live = address if mask is None else address[mask]
+    if len(live) <= WARP and len(each_at := live.tolist()) == len(set(each_at)):  # one lane at each
+        lanes_of, one = range(g.lanes) if mask is None else mask.nonzero()[0].tolist(), _one_lane(g.lanes)
+        for each, lane in sorted(zip(each_at, lanes_of, strict=True)):
+            if reporter is not None:
+                reporter.narrow(1 << lane)
+            yield shared_address(each), one[lane], 1
+        return
     for each in np.unique(live).tolist():
         lanes = address == each if mask is None else mask & (address == each)
         if reporter is not None:
             reporter.narrow(lanes_as_bits(lanes, g.lanes))
         yield shared_address(each), lanes, int(np.count_nonzero(lanes))
+
+
+@lru_cache(maxsize=8)
+def _one_lane(count: int) -> Array:
+    """For each of so many lanes, a mask with this lane alone."""
+    found = np.eye(count, dtype=np.bool_)
+    found.setflags(write=False)
+    return found
 
 
 def _total(value: Any, lanes: Array | None, count: int, default: int = 1) -> int:

@@ -183,9 +183,15 @@ class Committed:
 
 
 class Commit:
-    """The commit of operations that are complete, to a barrier: it arrives in a phase, and may end it."""
+    """The commit of operations that are complete, to a barrier: it arrives in a phase, and may end it.
 
-    __slots__ = ("_barrier", "_declared", "_ends", "_events", "_kind", "_number", "_touch", "_who", "group", "phase")
+    If they are operations that were issued before, their own events come first.
+    """
+
+    __slots__ = (
+        "_barrier", "_before", "_declared", "_ends", "_events", "_kind", "_number", "_touch", "_who", "group", "phase",
+        "total",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -198,16 +204,14 @@ class Commit:
         number: int,
         *,
         ends: bool,
+        before: Again | None = None,
     ) -> None:
-        self._who = who
+        self._who, self._before = who, before
         self._touch, self._declared, self._barrier, self._number, self._ends = touch, declared, barrier, number, ends
         self._kind, self.group = group
         self.phase = phase
+        self.total = 3 + ends if before is None else 3 + ends + before.total
         self._events: list[WarpEvents] | None = None
-
-    @property
-    def total(self) -> int:
-        return 3 + self._ends
 
     @property
     def cta(self) -> Triple:
@@ -216,15 +220,20 @@ class Commit:
     @property
     def likeness(self) -> tuple[Hashable, object]:
         (agent, lanes, source), barrier = self._who, self._barrier
-        return (agent.warp, lanes, barrier.cta == agent.cta, barrier.address, self._ends, source.number), None
+        key = agent.warp, lanes, barrier.cta == agent.cta, barrier.address, self._ends, source.number
+        if self._before is None:
+            return key, None
+        operations, same = self._before.likeness
+        return (*key, operations), same
 
     def in_global(self, number: int) -> list[Touch]:
-        return []
+        before = self._before
+        return before.in_global(number) if before is not None and number < len(before.events()) else []
 
     def events(self) -> list[WarpEvents]:
         if self._events is not None:
             return self._events
-        found = self._events = list[WarpEvents]()
+        found = self._events = [] if self._before is None else self._before.events().copy()
         (agent, lanes, source), number, touches = self._who, self._number, (self._touch,)
         arrives, phase = self._declared
         rest = source, touches, engine_in(touches), None, None, 0, CommitGroup(self._kind, self.group), number, *PLAIN

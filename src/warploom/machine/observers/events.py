@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from warploom.diagnostics import Loc
 from warploom.hardware.threads import WARP_LANES
-from warploom.machine.engine.access_log import AGENT, CHANGES, LANES, MOST_LANES, SITE, STEP, addresses_of, agent_parts
+from warploom.machine.engine.access_log import AGENT, CHANGES, LANES, SITE, STEP, addresses_of, agent_parts
 from warploom.machine.observers.layouts import Layout
 from warploom.ptx.syntax.model import Instruction
 
@@ -525,7 +525,6 @@ class Batch:
         """The events with a row."""
         entries, (at, part) = self._entries, self._lanes.nonzero()
         ctas, warps = agent_parts(entries[at, AGENT].astype(np.int64))
-        shape = len(entries), MOST_LANES // WARP_LANES, WARP_LANES
         return Rows(
             self.sites,
             self.shape,
@@ -534,7 +533,7 @@ class Batch:
             warps + part,
             np.ascontiguousarray(entries[:, LANES:CHANGES]).view("<u4")[at, part],
             np.ascontiguousarray(entries[:, CHANGES:STEP]).view("<u4")[at, part] != 0,
-            addresses_of(entries, self._addresses).reshape(shape)[at, part],
+            addresses_of(entries, self._addresses, at, part),
         )
 
     def __len__(self) -> int:

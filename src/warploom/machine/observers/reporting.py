@@ -53,6 +53,7 @@ Array = npt.NDArray[Any]
 
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _UNDECLARED = Declared()
+_ISSUED, _ISSUED_AT_ONCE = ("issue",), ("issue", "complete")
 _NO_ENTRIES = np.zeros((0, WORDS), np.uint64), np.zeros((0, MOST_LANES), np.uint64)
 _MOST_OTHERS = 1 << 10
 """Events that wait for their batch."""
@@ -327,15 +328,14 @@ class Reporter:
         now. `group` is the first one's; those of the others follow at a distance of `step`.
         """
         number = self._number(operations.count * len(operations.agents))
-        verbs = ("issue", "complete") if at_once and self.completions else ("issue",)
-        made = Again(verbs, operations, group, step, number)
+        made = Again(_ISSUED_AT_ONCE if at_once and self.completions else _ISSUED, operations, group, step, number)
         self._defer(made)
         return made
 
     def again_committed(self, operations: Operations, group: CommitGroup, source: Source, declared: Declared) -> None:
         """Tell that warps issue operations, as before, and commit them, and that all complete."""
         number = self._number(operations.count * len(operations.agents))
-        issued = Again(("issue",), operations, group, 0, number)
+        issued = Again(_ISSUED, operations, group, 0, number)
         self._defer(Committed(issued, (source, declared), completes=self.completions))
 
     def committed(
@@ -348,10 +348,21 @@ class Reporter:
         phase: int,
         *,
         ends: bool,
+        before: Operations | None = None,
     ) -> None:
-        """Tell that a warp commits operations that are complete: it arrives in a phase of a barrier, and may end it."""
+        """Tell that a warp commits operations that are complete: it arrives in a phase of a barrier, and may end it.
+
+        It issues those `before`, as before, with the groups just below its own.
+        """
         of_events = declared.get("arrives", _UNDECLARED), declared.get("phase", _UNDECLARED)
-        self._defer(Commit(who, touch, of_events, group, barrier, phase, self._number(1), ends=ends))
+        if before is None:
+            self._defer(Commit(who, touch, of_events, group, barrier, phase, self._number(1), ends=ends))
+            return
+        parts = before.count * len(before.agents)
+        number = self._number(parts + 1)
+        first = _new(CommitGroup, (group.kind, group.number - before.count))
+        issued = Again(_ISSUED_AT_ONCE if self.completions else _ISSUED, before, first, 1, number)
+        self._defer(Commit(who, touch, of_events, group, barrier, phase, number + parts, ends=ends, before=issued))
 
     def _defer(self, events: Deferred) -> None:
         """Report events that follow each other."""

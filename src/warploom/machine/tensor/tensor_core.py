@@ -68,6 +68,7 @@ Place = tuple[int, int]
 Known = dict[tuple[object, ...], Operand]
 """Operands that were read already, by what and where they are."""
 
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _MOST_LISTS = 256
 """Sequences of MMAs that an instruction remembers."""
 _MOST_MET = 32
@@ -351,8 +352,7 @@ class TensorCore:
         """Take one MMA."""
         if issue.g.cta.mode.convoys:
             if issue.g.grid.reporter is not None:
-                group = self._next_group(issue.thread)
-                issue.g.grid.reporter.done(_touches(self._owners, self._touched, issue), group)
+                self._report(self._made((issue,)), issue.thread)
             self._queue.append(issue)
         else:
             run = partial(self._multiply, Run(issue), {})
@@ -378,22 +378,30 @@ class TensorCore:
 
     def report_again(self, issues: tuple[Issue, ...]) -> None:
         """Let observers know of MMAs of one thread that were issued before."""
-        first, cta = issues[0], issues[0].g.cta
-        grid = cta.grid
+        self._report(self._operations(issues), issues[0].thread)
+
+    def _report(self, operations: Operations, thread: int) -> None:
+        reporter = self.ctas[0].grid.reporter
+        assert reporter is not None
+        reporter.again(operations, self._next_group(thread, operations.count), step=1, at_once=True)
+
+    def _operations(self, issues: tuple[Issue, ...]) -> Operations:
+        """MMAs that are issued again, as they are reported."""
         known = self._reported.get(issues)
         if known is None:
             if len(self._reported) >= _MOST_MET:
                 self._reported.clear()
-            agents = (self._agent(cta, first.thread),)
-            placed = tuple([(issue, grid.source_of(issue.op)) for issue in issues])
-            made = partial(_as_reported, self._owners, self._touched, agents, placed)
-            key = first.thread, len(self.ctas), *[issue.key for issue in issues]
-            known = Operations(agents, len(issues), made, None if None in key else key)
-            self._reported[issues] = known
-        group = CommitGroup(ENGINE, self._counts.get(first.thread, -1) + 1)
-        self._counts[first.thread] = group.number + len(issues) - 1
-        assert grid.reporter is not None
-        grid.reporter.again(known, group, step=1, at_once=True)
+            known = self._reported[issues] = self._made(issues)
+        return known
+
+    def _made(self, issues: tuple[Issue, ...]) -> Operations:
+        """MMAs of one thread as they are reported."""
+        first, cta = issues[0], issues[0].g.cta
+        agents = (self._agent(cta, first.thread),)
+        placed = tuple([(issue, cta.grid.source_of(issue.op)) for issue in issues])
+        made = partial(_as_reported, self._owners, self._touched, agents, placed)
+        key = first.thread, len(self.ctas), *[issue.key for issue in issues]
+        return Operations(agents, len(issues), made, None if None in key else key)
 
     def complete_at_once(self, issues: tuple[Issue, ...]) -> bool:
         """Do MMAs that were issued before, where none is kept back, by their list of native calls; False, and nothing
@@ -421,19 +429,32 @@ class TensorCore:
 
     def commit_at_once(self, cta: Cta, thread: int, barrier: Mbarrier, reports: Reports) -> None:
         """Let a thread of a CTA commit operations, which are complete, to a barrier of the CTA, and report that."""
-        grid, phase = cta.grid, barrier.phase
+        self._commit(self._agent(cta, thread), thread, barrier, reports, None)
+
+    def commit_again(self, issues: tuple[Issue, ...], barrier: Mbarrier, reports: Reports) -> None:
+        """The same for MMAs that were issued before, which are reported too."""
+        before = self._operations(issues)
+        self._commit(before.agents[0], issues[0].thread, barrier, reports, before)
+
+    def _commit(
+        self, agent: tuple[Agent, int], thread: int, barrier: Mbarrier, reports: Reports, before: Operations | None
+    ) -> None:
+        grid, phase = barrier.cta.grid, barrier.phase
         grid.effects += 1
         barrier.arrive_unreported()
         assert grid.reporter is not None
-        who, group = (*self._agent(cta, thread), reports.source), self._next_group(thread)
-        ends, name = barrier.phase != phase, barrier.named
-        touch = barrier_touch_of("arrives", name.cta, name.address)
-        grid.reporter.committed(who, touch, reports.declared, group, name, phase, ends=ends)
+        if before is not None:
+            self._counts[thread] = self._counts.get(thread, -1) + before.count
+        group, name = self._next_group(thread), barrier.named
+        touch, ends = barrier_touch_of("arrives", name.cta, name.address), barrier.phase != phase
+        who = *agent, reports.source
+        grid.reporter.committed(who, touch, reports.declared, group, name, phase, ends=ends, before=before)
 
-    def _next_group(self, thread: int) -> CommitGroup:
-        """The number of a thread's next operation, for observers."""
-        number = self._counts[thread] = self._counts.get(thread, -1) + 1
-        return CommitGroup(ENGINE, number)
+    def _next_group(self, thread: int, count: int = 1) -> CommitGroup:
+        """The number of a thread's next operation, the first of so many, for observers."""
+        number = self._counts.get(thread, -1) + 1
+        self._counts[thread] = number + count - 1
+        return _new(CommitGroup, (ENGINE, number))
 
     def settle(self) -> None:
         """Do the MMAs that were kept back."""

@@ -146,8 +146,8 @@ def block_of_cells(verb: str, cta: Triple, lane: int, lanes: int, column: int, c
 def _tell(cta: Cta, kind: str, verb: str, base: int, size: int) -> None:
     """Columns change hands."""
     if cta.grid.reporter is not None:
-        lanes = np.arange(cta.grid.machine.tensor_lanes)
-        cta.grid.reporter.tell(kind, verb, (cells(verb, cta.index, lanes, base, size),))
+        lanes = cta.grid.machine.tensor_lanes
+        cta.grid.reporter.tell(kind, verb, (block_of_cells(verb, cta.index, 0, lanes, base, size),))
 
 
 def split_address(address: int) -> tuple[int, int]:

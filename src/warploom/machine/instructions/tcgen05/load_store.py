@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from warploom.diagnostics import Diag, Loc
-from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES
+from warploom.hardware.fragments import MOVE_REGISTER_LIMIT, TENSOR_MOVES, tensor_move
 from warploom.hardware.tmem import LANE_ALIGNMENT, QUADRANT
 from warploom.machine.copy.bulk import submit
 from warploom.machine.core.async_operations import Operation
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
 
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 _QUADRANTS = 4
 _MOST_KNOWN = 256
 _WHOLE = "32x32b"
@@ -119,15 +120,29 @@ class _Move:
             f"in runs of {self.lanes} that begin at a multiple of {LANE_ALIGNMENT}."
         )
 
-    def block(self, memory: Tmem | _View, places: list[tuple[int, int] | None]) -> Words | None:
-        """The cells of all warps as [register, lane], where shape and addresses make them one block."""
+    def together(self, places: list[tuple[int, int] | None]) -> tuple[int, int] | None:
+        """The place of the first warp, where those of the others follow it and all are loaded or stored together."""
         first = places[0]
-        if first is None or self.shape != _WHOLE or self.packed:
+        if first is None or self.shape == _SPLIT or self.packed:
             return None
         lane, column = first
-        if any(place != (lane + QUADRANT * warp, column) for warp, place in enumerate(places)):
+        for warp, place in enumerate(places):
+            if place != (lane + QUADRANT * warp, column):
+                return None
+        return first
+
+    def block(self, memory: Tmem | _View, first: tuple[int, int], warps: int) -> Words | None:
+        """The cells of so many warps as [register, lane], where the shape makes them one block."""
+        if self.shape != _WHOLE:
             return None
-        return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * len(places)]
+        lane, column = first
+        return memory.cells[column : column + self.repeats, lane : lane + QUADRANT * warps]
+
+    def spread(self, memory: Tmem | _View, first: tuple[int, int], warps: int) -> tuple[Words, Array]:
+        """The cells from the first one of a warp on, and the places of those of so many warps among them."""
+        lane, column = first
+        lanes = memory.cells.shape[1]
+        return memory.cells.reshape(-1)[column * lanes + lane :], _offsets(self.shape, self.repeats, warps, lanes)
 
     def touches(self, cta: Triple, verb: str, place: tuple[int, int], half: int) -> tuple[Touch, ...]:
         """The touches of one warp, for observers."""
@@ -165,6 +180,14 @@ class _Move:
                 reporter.narrow(lanes & WORD << WARP * number)
                 _moves(g, what, number).tell(reporter, self.op, self.touches(g.cta.index, verb, place, half))
         reporter.narrow(lanes)
+
+
+@lru_cache(maxsize=64)
+def _offsets(shape: str, repeats: int, warps: int, lanes: int) -> Array:
+    """The distances of cells from the first one, as [register, lane], in a memory of columns of so many lanes."""
+    row, column = tensor_move(shape, repeats).coordinates()
+    one = column * lanes + row
+    return np.concatenate([one + QUADRANT * warp for warp in range(warps)], axis=1)
 
 
 def _touches(
@@ -242,9 +265,13 @@ def _view_of(g: Group) -> _View | None:
 
 def _read(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | None], half: int, lanes: int) -> Words:
     """The words that a load reads now, as [register, lane]."""
-    block = move.block(memory, places)
-    if block is not None:
-        return block
+    first = move.together(places)
+    if first is not None:
+        block = move.block(memory, first, len(places))
+        if block is not None:
+            return block
+        cells, offsets = move.spread(memory, first, len(places))
+        return cells[offsets]
     table = np.empty((move.registers, lanes), np.uint32)
     for warp, place in enumerate(places):
         if place is not None:
@@ -304,9 +331,14 @@ def _write_seen(
 
 
 def _write(move: _Move, memory: Tmem | _View, places: list[tuple[int, int] | None], table: Words, half: int) -> None:
-    block = move.block(memory, places)
-    if block is not None:
-        block[...] = table
+    first = move.together(places)
+    if first is not None:
+        block = move.block(memory, first, len(places))
+        if block is not None:
+            block[...] = table
+            return
+        cells, offsets = move.spread(memory, first, len(places))
+        cells[offsets] = table
         return
     for warp, place in enumerate(places):
         if place is not None:
@@ -349,7 +381,7 @@ class _Moves(Loads):
     @property
     def group(self) -> CommitGroup:
         """The number of the next one, for observers."""
-        return CommitGroup(_KINDS[self.what], self.issued)
+        return _new(CommitGroup, (_KINDS[self.what], self.issued))
 
     def wait_for_all(self) -> None:
         """Take note that the warp has waited for all of them."""
@@ -382,11 +414,15 @@ class _Moves(Loads):
         live = lanes_as_bits(group.mask, group.lanes)
         loads = group.grid.program.loads_read[group.pc]
         reporter.acts(Actor(agent_of(group.cta.index, group.first_warp), live, source, {}))
-        for number in range(group.warps):
-            reporter.narrow(live & WORD << WARP * number)
-            moves = _moves(group, self.what, number)
-            if reporter.lanes and moves.read_by(loads):
-                moves.drained(group)
+        every = [_moves(group, self.what, number) for number in range(group.warps)]
+        used = [bool(live >> WARP * at & WORD) and moves.read_by(loads) for at, moves in enumerate(every)]
+        if False not in used and live == (1 << group.lanes) - 1 and _are_alike(every):
+            reporter.tell("wait", "drains", group=self.group)
+        else:
+            for number, moves in enumerate(every):
+                if used[number]:
+                    reporter.narrow(live & WORD << WARP * number)
+                    moves.drained(group)
         reporter.actor, reporter.lanes = before, lanes
 
     def describe(self) -> str:
@@ -408,7 +444,16 @@ def _moves(g: Group, what: str, number: int = 0) -> _Moves:
 def _alike(g: Group, what: str) -> list[_Moves]:
     """Those of all warps of a group, if as many have been issued by each of them; else nothing."""
     every = [_moves(g, what, number) for number in range(g.warps)]
-    return every if all(each.issued == every[0].issued for each in every) else []
+    return every if _are_alike(every) else []
+
+
+def _are_alike(every: list[_Moves]) -> bool:
+    """True for those of warps by which as many have been issued."""
+    issued = every[0].issued
+    for each in every:  # noqa: SIM110  (a generator takes twice as long)
+        if each.issued != issued:
+            return False
+    return True
 
 
 @executes("tcgen05.wait")

@@ -215,8 +215,7 @@ class _Several:
             g.grid.effects += 1
             barrier.arrive(1)
             return True
-        core.report_again(issues)
-        core.commit_at_once(cta, issues[0].thread, barrier, reports)
+        core.commit_again(issues, barrier, reports)
         return True
 
     def learn(self, g: Group, mask: Array | None, values: tuple[int, ...]) -> None:
