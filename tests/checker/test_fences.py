@@ -167,3 +167,17 @@ END:
         report = checked(at + body, grid=2, block=64, words=1024, budget=0)
         assert codes(report) <= found
         assert bool(report.findings) == bool(found)
+
+
+@pytest.mark.parametrize(("reuse", "found"), [(f"{MEET} REUSE", set[str]()), (f"REUSE {MEET}", {"RACE_WAR"})])
+def test_a_copy_to_another_cta_has_read_its_source_when_it_is_announced_there(reuse: str, found: set[str]) -> None:
+    copy = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+    report = in_cluster(
+        "mov.u32 %r3, data; add.u32 %r3, %r3, 4088; mapa.shared::cluster.u32 %r10, %r3, %r8;"
+        "@%p1 mbarrier.init.shared.b64 [%r3], 1; st.shared.u32 [%r5], %r1; fence.proxy.async;"
+        f"@%p1 fence.mbarrier_init.release.cluster; {MEET} @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r3], 128;"
+        f"mapa.shared::cluster.u32 %r23, %r2, %r8; add.u32 %r23, %r23, 1024; @%p1 {copy} [%r23], [%r2], 128, [%r10];"
+        "WAIT: mbarrier.try_wait.parity.shared.b64 %p7, [%r3], 0; @!%p7 bra WAIT; ld.shared.u32 %r20, [%r5+1024];"
+        f"st.global.u32 [%rd3], %r20; {reuse}".replace("REUSE", "st.shared.u32 [%r5], 5;")
+    )
+    assert codes(report) == found

@@ -44,12 +44,16 @@ class Pending:
     def signal(self, components: Components, component: int, event: Event) -> None:
         """Its completion is announced at a barrier: those that know the phase know the accesses of that CTA.
 
-        What it read of global memory has been read before anything is announced.
+        What it read has been read before anything is announced, wherever that is.
         """
         assert event.barrier is not None
         rank = event.barrier.address >> 24
         waiting = [(access, at) for access, at in self.accesses if access.value is None]
-        near = [pair for pair in waiting if pair[1] in (rank, -1) or (self.is_pair and pair[1] >> 1 == rank >> 1)]
+        near = [
+            (access, at)
+            for access, at in waiting
+            if at in (rank, -1) or not access.writes or (self.is_pair and at >> 1 == rank >> 1)
+        ]
         for access, _ in near or waiting:
             access.components, access.component = components, component
             access.value, access.phase = (event.phase or 0) + 1, event.phase
