@@ -287,6 +287,7 @@ def test_numpy_takes_over_from_native_turns(monkeypatch: pytest.MonkeyPatch, who
     """At the start of a random run, or while warps wait at a barrier: the code for some lanes of a warp fails."""
     monkeypatch.setenv("WARPLOOM_ENGINE", "auto")
     monkeypatch.setattr(selection, "_made", [])
+    monkeypatch.setattr(selection, "_seldom", lambda _: 0)  # with an empty cache too, native code executes every form
     linked = Engine.link
 
     def fail(self: Engine, kernels: Iterable[Kernel]) -> None:
@@ -326,6 +327,24 @@ def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARPLOOM_ENGINE", "native")
     with pytest.raises(WarploomError, match=r"warploom\[fast\]"):
         selection.engine()
+
+
+@pytest.mark.parametrize("name", ["auto", "native"])
+def test_llvmlite_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("WARPLOOM_ENGINE", name)
+    monkeypatch.setattr(selection, "_made", [])
+    monkeypatch.setattr(selection, "_LOAD_AFTER", 0)
+
+    def fail(*_: object) -> None:
+        raise OSError("cannot open shared object file")
+
+    monkeypatch.setattr(Engine, "__init__", fail)
+    with pytest.warns(RuntimeWarning, match="cannot be used.*shared object"):
+        assert selection.engine() is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads("st.global.u32 [%rd0], %r1;")
+        assert selection.engine() is None
 
 
 def test_llvmlite_is_imported_by_the_first_launch_only() -> None:

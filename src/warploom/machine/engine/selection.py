@@ -51,10 +51,10 @@ def engine() -> Engine | None:
     chosen = choice()
     if chosen == "numpy":
         return None
+    if chosen == "native":
+        _require_llvmlite()
     if not _made:
-        _made.append(_engine(required=chosen == "native"))
-    if _made[0] is None and chosen == "native":
-        _made[0] = _engine(required=True)
+        _made[:] = [_engine()]
     found = _made[0]
     if found is not None:
         found.seldom = _seldom(chosen)
@@ -68,14 +68,19 @@ def _seldom(chosen: str) -> int:
     return 0 if chosen == "native" else SELDOM
 
 
-def _engine(*, required: bool) -> Engine | None:
+def _require_llvmlite() -> None:
+    from warploom.machine.engine.native import installed
+
+    if not (_made and _made[0]) and installed() is None:
+        raise Diag.BAD_SETTING.error(
+            variable=VARIABLE, value="native", what="llvmlite is not installed: pip install 'warploom[fast]'"
+        )
+
+
+def _engine() -> Engine | None:
     from warploom.machine.engine.native import Engine, installed
 
     if installed() is None:
-        if required:
-            raise Diag.BAD_SETTING.error(
-                variable=VARIABLE, value="native", what="llvmlite is not installed: pip install 'warploom[fast]'"
-            )
         return None
     try:
         return Engine()
