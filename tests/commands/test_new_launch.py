@@ -110,6 +110,28 @@ def test_a_file_with_two_kernels_needs_a_name(tmp_path, capsys):
     assert call(capsys, "new-launch", str(tmp_path / "k.ptx"), "--entry", "k")[0] == 0
 
 
+def test_very_many_kernels_are_counted(tmp_path, capsys):
+    (tmp_path / "k.ptx").write_text(HEAD + "\n".join(f".visible .entry k{at}() {{ ret; }}" for at in range(500)))
+    status, _, err = call(capsys, "new-launch", str(tmp_path / "k.ptx"))
+    assert (status, "k31 and 468 more" in err) == (3, True)
+
+
+def test_very_many_parameters_are_written_and_some_are_printed(tmp_path, capsys):
+    params = ", ".join(f".param .u32 p{at}" for at in range(8000))
+    (tmp_path / "k.ptx").write_text(f"{HEAD}\n.visible .entry k({params}) {{ ret; }}\n")
+    status, out, _ = call(capsys, "new-launch", str(tmp_path / "k.ptx"))
+    assert (status, "and 7,800 more parameters" in out) == (0, True)
+    assert len(json.loads((tmp_path / "k.launch.json").read_text("utf-8"))["args"]) == 8000
+
+
+@pytest.mark.parametrize("param", [".param .b8 p[1073741824]", ", ".join(f".param .u64 p{at}" for at in range(4096))])
+def test_more_parameters_than_the_hardware_has_are_refused(tmp_path, capsys, param):
+    (tmp_path / "k.ptx").write_text(f"{HEAD}\n.visible .entry k({param}) {{ ret; }}\n")
+    status, _, err = call(capsys, "new-launch", str(tmp_path / "k.ptx"))
+    assert (status, "has 32764" in err) == (3, True)
+    assert not (tmp_path / "k.launch.json").exists()
+
+
 def test_run_points_from_ptx_to_the_command(tmp_path, capsys):
     (tmp_path / "k.ptx").write_text(KERNEL)
     status, _, err = call(capsys, "run", str(tmp_path / "k.ptx"))

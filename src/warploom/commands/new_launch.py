@@ -17,7 +17,7 @@ from warploom.host.launch import entry_of
 from warploom.launch_file.reading import LARGEST_PTX, Unreadable, read_text
 from warploom.machine.memory.static_variables import in_shared_memory, is_dynamic_shared
 from warploom.ptx.analysis.parameter_uses import ParameterUse, parameter_uses
-from warploom.ptx.analysis.storage import size_of
+from warploom.ptx.analysis.storage import parameter_offsets, size_of
 from warploom.ptx.syntax.model import Kernel, Module, Variable
 from warploom.ptx.syntax.parser import parse
 
@@ -26,6 +26,10 @@ EXTENT = 256
 _MAP_BOX = (128, 64)
 """The rows and columns of a box, of 2-byte elements in 128-byte swizzled rows: the most common of compilers."""
 _DEFAULT_BLOCK = 128
+_MOST_ROWS = 200
+"""Parameters of which the reasons are printed."""
+_AFTER_MAP = 10
+"""The most extents and strides that Triton passes after a tensor map: five of each."""
 _DTYPES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
     "s8": "int8", "u8": "uint8", "b8": "uint8", "s16": "int16", "u16": "uint16", "b16": "uint16",
@@ -49,6 +53,10 @@ def new_launch(path: Path, *, entry: str | None, out: Path | None, force: bool) 
     except Unreadable as reason:
         raise Diag.UNREADABLE_FILE.error(file=str(path), what=str(reason)) from None
     kernel = entry_of(module, entry)
+    need, hardware = parameter_offsets(kernel)[1], machine_of(module.target[0])
+    if need > hardware.parameter_bytes:
+        what = f"the parameters take {need} bytes; {hardware.target} has {hardware.parameter_bytes}"
+        raise Diag.BAD_LAUNCH.error(what=what)
     target = out or path.with_suffix(".launch.json")
     document, guesses = skeleton(module, kernel, _relative(path, target))
     if target.exists() and not force:
@@ -59,10 +67,12 @@ def new_launch(path: Path, *, entry: str | None, out: Path | None, force: bool) 
         raise Diag.UNWRITABLE_FILE.error(file=str(target), what=error.strerror) from None
     console = output()
     rows = table(f"{kernel.name}: {len(kernel.params)} parameters", "parameter", "type", "argument", "reason")
-    for param, guess in zip(kernel.params, guesses, strict=True):
+    for param, guess in list(zip(kernel.params, guesses, strict=True))[:_MOST_ROWS]:
         cells = (param.name, type_name(param), json.dumps(guess.argument), guess.why)
         rows.add_row(*(Text(printable(cell)) for cell in cells))
     console.print(rows)
+    if len(guesses) > _MOST_ROWS:
+        console.print(f"and {len(guesses) - _MOST_ROWS:,} more parameters")
     for line in document["$comment"]:
         console.print(printable(line), markup=False)
     console.print(printable(f"wrote {target}; edit it, then: warploom run {target}"), markup=False)
@@ -157,7 +167,7 @@ def _map(use: ParameterUse, name: str) -> Guess:
 
 def _after_map(kernel: Kernel, uses: dict[str, ParameterUse], index: int) -> Guess | None:
     """An extent or stride of the map before it: Triton passes a map, its extents (32 bits) and its strides (64)."""
-    for back in range(index - 1, -1, -1):
+    for back in range(index - 1, max(index - 2 - _AFTER_MAP, -1), -1):
         param = kernel.params[back]
         if param.count is not None and size_of(param) == MAP_BYTES:
             rank, place = uses[param.name].rank or 2, index - back - 1

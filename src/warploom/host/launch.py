@@ -12,6 +12,8 @@ from warploom.host.program import Ptx
 from warploom.ptx.syntax.model import Kernel, Module
 
 Triple = tuple[int, int, int]
+_MOST_ENTRIES = 32
+"""Kernels that a message lists."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, repr=False)
@@ -97,5 +99,7 @@ def entry_of(module: Module, name: str | None) -> Kernel:
     if name is None and len(entries) == 1:
         return next(iter(entries.values()))
     if name not in entries:
-        raise Diag.NO_SUCH_ENTRY.error(entry=name or "(none named)", entries=", ".join(entries) or "none")
+        more = f" and {len(entries) - _MOST_ENTRIES:,} more" if len(entries) > _MOST_ENTRIES else ""
+        known = ", ".join([*entries][:_MOST_ENTRIES]) + more
+        raise Diag.NO_SUCH_ENTRY.error(entry=f"{name or '(none named)':.200}", entries=known or "none")
     return entries[name]

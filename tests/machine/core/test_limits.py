@@ -321,10 +321,19 @@ def renamed(count):
     return f"L: {copies}\nmov.u32 %r{count}, %tid.x; setp.eq.u32 %p0, %r0, 77; @%p0 bra L;"
 
 
+def jumping(count):
+    """Branches to and fro, around a store and a look: as many loops as blocks, most of them inside each other."""
+    look = "st.shared.u32 [word], %r0; ld.volatile.shared.u32 %r1, [word];"
+    ways = [f"L{i}: @%p0 bra L{i * 7919 % count};" for i in range(count)]
+    ways.insert(count // 2, look)
+    return ".shared .b32 word; mov.u32 %r0, 0; setp.ne.u32 %p0, %r0, %r0;\n" + "\n".join(ways)
+
+
 @pytest.mark.parametrize(
     ("shape", "sizes"),
     [
         (straight, (2500, 10_000)),
+        (jumping, (2500, 10_000)),
         (nested, (250, 1000)),
         (leaving, (250, 1000)),
         (table, (500, 2000)),

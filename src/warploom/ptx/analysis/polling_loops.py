@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from warploom.ptx.analysis.control_flow import Flow
 from warploom.ptx.isa.table import Op
 
@@ -9,6 +11,7 @@ _STRONG = ("volatile", "relaxed", "acquire", "mmio", "mmio.relaxed")
 """The orders of loads that see what others store meanwhile."""
 _CHANGES = ("allocates", "arrives", "commits", "completes", "drains", "expects", "frees")
 """Effects after which a loop is never where it was."""
+_MOST_STEPS = 3_000_000
 
 
 def polling_loops(flow: Flow) -> frozenset[int]:
@@ -34,36 +37,83 @@ def _predecessors(flow: Flow) -> dict[int, list[int]]:
 def _meeting_loops(flow: Flow, before: dict[int, list[int]]) -> frozenset[int]:
     """The blocks of loops in which threads meet and memory is read."""
     after = {block.index: list(block.successors) for block in flow.blocks}
-    found, cyclic = set[int](), _between_cycles(after, before)
-    for block in flow.blocks:
-        if block.index not in cyclic or block.index in found or not any(_meets(op) for op in block.ops):
-            continue
-        loop = _reached(block.index, after) & _reached(block.index, before)
-        if any(effect.verb == "reads" for index in loop for op in flow.blocks[index].ops for effect in op.form.effects):
-            found |= loop
-    return frozenset(found)
+    cyclic = _between_cycles(after, before)
+    meets = {index for index in cyclic if any(map(_meets, flow.blocks[index].ops))}
+    reads = {index for index in cyclic if any(map(_reads, flow.blocks[index].ops))}
+    if not meets or not reads:
+        return frozenset()
+    return frozenset(chain(*(loop for loop in _loops(cyclic, after) if loop & meets and loop & reads)))
+
+
+def _loops(among: set[int], after: dict[int, list[int]]) -> list[set[int]]:
+    """The strongly connected components of some blocks that are loops (Tarjan's algorithm)."""
+    number, lowest, place = dict[int, int](), dict[int, int](), dict[int, int]()
+    path, found = list[int](), list[set[int]]()
+    open_ = set[int]()
+    inner = {index: [each for each in after[index] if each in among] for index in among}
+    for first in sorted(among):
+        work = [] if first in number else [(first, 0)]
+        while work:
+            index, at = work.pop()
+            if not at:
+                number[index] = lowest[index] = len(number)
+                place[index] = len(path)
+                path.append(index)
+                open_.add(index)
+            below = inner[index]
+            if at and below[at - 1] in open_:
+                lowest[index] = min(lowest[index], lowest[below[at - 1]])
+            while at < len(below) and below[at] in number:
+                if below[at] in open_:
+                    lowest[index] = min(lowest[index], number[below[at]])
+                at += 1
+            if at < len(below):
+                work += [(index, at + 1), (below[at], 0)]
+            elif lowest[index] == number[index]:
+                loop = set(path[place[index] :])
+                del path[place[index] :]
+                open_ -= loop
+                if len(loop) > 1 or index in below:
+                    found.append(loop)
+    return found
 
 
 def _storing_loops(flow: Flow, before: dict[int, list[int]]) -> frozenset[int]:
-    """The blocks of loops that store and look at a word or an mbarrier, and do nothing that cannot be done again."""
-    bodies: dict[int, set[int]] = {}
-    for tail, head in flow.back_edges:
-        body, work = bodies.setdefault(head, {head}), [tail]
-        while work:
+    """The blocks of loops that store and look at a word or an mbarrier, and do nothing that cannot be done again.
+
+    Of a kernel with very many nested loops only the first ones are found, so that the analysis takes bounded time.
+    """
+    stores, looks, going = (
+        {block.index for block in flow.blocks if any(map(does, block.ops))} for does in (_writes, _looks, _goes_on)
+    )
+    if not stores or not looks:
+        return frozenset()
+    tails: dict[int, list[int]] = {}
+    for tail, head in sorted(flow.back_edges):
+        tails.setdefault(head, []).append(tail)
+    found, left = set[int](), _MOST_STEPS
+    for head, ends in tails.items():
+        body, work = {head}, ends
+        while work and left:
             if (at := work.pop()) not in body:
                 body.add(at)
                 work += before[at]
-    found = set[int]()
-    for body in bodies.values():
-        ops = [op for index in body for op in flow.blocks[index].ops if op.form.effects]
-        stores = any(effect.verb == "writes" for op in ops for effect in op.form.effects)
-        if stores and any(map(_looks, ops)) and not any(map(_goes_on, ops)):
+                left -= 1
+        if not work and body & stores and body & looks and not body & going:
             found |= body
     return frozenset(found)
 
 
 def _meets(op: Op) -> bool:
     return op.family.startswith("barrier.cluster") or any(effect.verb == "syncs" for effect in op.form.effects)
+
+
+def _reads(op: Op) -> bool:
+    return any(effect.verb == "reads" for effect in op.form.effects)
+
+
+def _writes(op: Op) -> bool:
+    return any(effect.verb == "writes" for effect in op.form.effects)
 
 
 def _looks(op: Op) -> bool:
@@ -92,13 +142,3 @@ def _between_cycles(after: dict[int, list[int]], before: dict[int, list[int]]) -
                     if not degree[each]:
                         work.append(each)
     return left
-
-
-def _reached(first: int, edges: dict[int, list[int]]) -> set[int]:
-    """The blocks that are reached from the successors of one."""
-    found, work = set[int](), list(edges[first])
-    while work:
-        if (index := work.pop()) not in found:
-            found.add(index)
-            work += edges[index]
-    return found
