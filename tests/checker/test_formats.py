@@ -222,7 +222,7 @@ def test_a_replay_needs_the_options_of_the_check(race_file, tmp_path, capsys):
 
 
 def test_faults_and_reasons_name_the_file_of_the_ptx(race_file, capsys):
-    atomic = "@%p1 atom.global.add.u32 %r7, [%rd3], 1; setp.eq.u32 %p2, %r7, 0; @%p2 st.global.u32 [%rd3], %r1;"
+    atomic = "atom.global.add.u32 %r7, [%rd1], 1; setp.eq.u32 %p2, %r7, 0; @%p2 st.shared.u32 [%r5], %r1;"
     race_file.with_name("race.ptx").write_text(kernel(atomic), "utf-8")
     assert main(["check", str(race_file)]) == 6
     assert f"({race_file.with_name('race.ptx')}:" in capsys.readouterr().out.replace("\n", "")

@@ -384,7 +384,7 @@ def test_the_result_of_an_atomic_reaches_control_through_shared_memory() -> None
 
 def test_the_result_of_an_atomic_reaches_control_through_global_memory() -> None:
     report = checked(
-        "@%p1 atom.relaxed.gpu.global.add.u32 %r7, [%rd1], 1; @%p1 st.global.u32 [%rd1+8], %r7; bar.sync 0; "
+        "atom.relaxed.gpu.global.add.u32 %r7, [%rd1], 1; @%p1 st.global.u32 [%rd1+8], %r7; bar.sync 0; "
         "ld.global.u32 %r8, [%rd1+8]; setp.eq.u32 %p2, %r8, 0; @%p2 st.global.u32 [%rd3+128], %r1;",
         words=256,
     )
@@ -403,7 +403,10 @@ def test_a_register_that_held_the_result_of_a_strong_access_may_be_used_again(st
     body = f"xor.b32 %r8, %r4, 128; add.u32 %r8, %r2, %r8; add.u64 %rd3, %rd3, 256; {STRONG.format(strong=strong)}"
     whole = checked(f"{body} {STEERS}", block=64, grid=1, words=256)
     assert whole.verdict is Verdict.PROVED
-    handed = checked(f"{body.replace('mov.u32 %r7, 5;', 'add.u32 %r7, %r7, 5;')} {STEERS}", words=256)
+    handed = body.replace("mov.u32 %r7, 5;", "add.u32 %r7, %r7, 5;")
+    assert checked(f"{handed} {STEERS}", words=256).verdict is Verdict.PROVED
+    other = "setp.eq.u32 %p4, %r1, 32; @%p4 st.relaxed.gpu.global.u32 [%rd1], %r1;"
+    handed = checked(f"{other} {handed} {STEERS}", words=256)
     assert handed.verdict is Verdict.INCOMPLETE
 
 

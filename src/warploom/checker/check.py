@@ -10,7 +10,15 @@ from typing import Any
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings, key_of
 from warploom.checker.dependent_launch import early_accesses
-from warploom.checker.determinism import Influence, influences, polls, reallocates, reason, tells_times
+from warploom.checker.determinism import (
+    Influence,
+    barriers_by_sign,
+    influences,
+    polls,
+    reallocates,
+    reason,
+    tells_times,
+)
 from warploom.checker.event_streams import Shapes
 from warploom.checker.model.clocks import Triple
 from warploom.checker.model.registers import hazards
@@ -131,6 +139,8 @@ def _excused(findings: Iterable[Finding], lenient: _Judged) -> tuple[Finding, ..
 def _by_knowledge(finding: Finding, lenient: Rules) -> str:
     """The relaxation that accepts a finding by what a thread knows, not by the two accesses."""
     crosses = len({party.cta for party in finding.parties}) > 1
+    if crosses and lenient.relaxed["fence-before-barrier"]:
+        return "fence-before-barrier"
     if lenient.relaxed["atomic-acquire"] and (crosses or not lenient.relaxed["warp-collectives"]):
         return "atomic-acquire"
     return "warp-collectives"
@@ -158,6 +168,8 @@ class _Judged:
     """Findings at other sizes."""
     unproved: tuple[str, ...] = ()
     """Sizes that a proof was asked for and not found, each with the reason."""
+    unordered: set[int] = field(default_factory=set)
+    """Strong accesses, by instruction, whose results may differ between interleavings."""
     places: dict[str, str] = field(default_factory=dict)
     """By assumption, the lines that need it."""
     shapes: dict[Triple, Shapes] = field(default_factory=dict)
@@ -195,6 +207,10 @@ class _Judged:
                 self._observe(None, refuses=True)
             self.rules.assumed["clc-answers"] += 1
             kinds.discard("clc")
+        found = influences(program.flow, frozenset(self.unordered))
+        if barriers_by_sign(program.flow):
+            self.rules.assumed["arrival-sign"] += 1
+        kinds &= {each.kind for each in found}
         self.reasons += [self._because(kind, found, program) for kind in sorted(kinds)]
         self.shapes.clear()
 
@@ -208,6 +224,7 @@ class _Judged:
         self.events += checker.events
         self.runs += 1
         self.lints |= checker.lints
+        self.unordered |= checker.memories.unordered
         if self.error is None:
             self.lints |= {(each.code, each.sentence): each for each in checker.memories.remarks()}
         if (store := checker.memories.missable()) is not None and not any(_MISSABLE in each for each in self.reasons):

@@ -2,7 +2,9 @@
 
 One execution stands for all interleavings if no branch, address or operand of synchronisation depends on the schedule.
 Values that are loaded do not depend on it in a kernel without races. What remains are answers of cluster launch
-control, results of atomics, polled locations, clocks, and tests of mbarriers that decide more than whether to wait.
+control, results of atomics, polled locations, clocks, and tests of mbarriers that decide more than whether to wait. An
+atomic or a strong load that is ordered with all other accesses to its location is a load like any other: the run shows
+which are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from warploom.ptx.analysis.control_slice import control_slice
 from warploom.ptx.analysis.liveness import live_at_entry
 from warploom.ptx.analysis.operand_registers import read, written
 from warploom.ptx.isa.table import Op
-from warploom.ptx.syntax.model import Special
+from warploom.ptx.syntax.model import Immediate, Special
 
 _STRONG = frozenset({"acquire", "relaxed", "volatile", "mmio", "mmio.relaxed"})
 _SPACES = ("shared", "global", "local", "tensor")
@@ -48,16 +50,35 @@ def reason(kind: str) -> str:
     return _REASONS[kind]
 
 
+def influences(flow: Flow, unordered: frozenset[int] | None = None) -> tuple[Influence, ...]:
+    """The instructions through which the schedule may change control, addresses or synchronisation.
+
+    `unordered` are the strong accesses, by their place in the kernel, that another access is not ordered with; the
+    results of others are the same in every interleaving. By default, that holds for none.
+    """
+    if unordered is None or unordered.issuperset(_results(flow)):
+        return _influences(flow)
+    numbers = {id(op): at for at, op in enumerate(op for block in flow.blocks for op in block.ops)}
+    return _found(flow, lambda op: numbers[id(op)] in unordered)
+
+
 @once
-def influences(flow: Flow) -> tuple[Influence, ...]:
-    """The instructions through which the schedule may change control, addresses or synchronisation."""
-    steering = _steering(flow)
+def _influences(flow: Flow) -> tuple[Influence, ...]:
+    return _found(flow, lambda _: True)
+
+
+def _found(flow: Flow, is_open: Callable[[Op], bool]) -> tuple[Influence, ...]:
+    steering = _registers(flow, is_open)
     found = []
     for block in flow.blocks:
         for op in block.ops:
             if steering.intersection(written(op)):
                 for kind, matches in _KINDS.items():
-                    if matches(op) and not (kind in _WAITS and _only_waits(flow, op, _WAITS[kind])):
+                    if not matches(op) or (kind in _WAITS and _only_waits(flow, op, _WAITS[kind])):
+                        continue
+                    if kind == "atomic" and _only_reads(op) and _only_waits(flow, op, _WAITS["polled"]):
+                        continue
+                    if kind not in _ORDERED or (is_open(op) and not (kind == "atomic" and waits_for_a_sign(flow, op))):
                         found.append(Influence(kind, op))
     return tuple(found)
 
@@ -72,6 +93,21 @@ def steering(flow: Flow) -> frozenset[int]:
 
 @once
 def _steering(flow: Flow) -> frozenset[str]:
+    return _registers(flow, lambda _: True)
+
+
+@once
+def _results(flow: Flow) -> frozenset[int]:
+    """The atomics with a result and the strong loads, by their place in the kernel."""
+    ops = (op for block in flow.blocks for op in block.ops)
+    return frozenset(at for at, op in enumerate(ops) if _is_strong(op))
+
+
+def _is_strong(op: Op) -> bool:
+    return any(_KINDS[kind](op) for kind in _ORDERED)
+
+
+def _registers(flow: Flow, is_open: Callable[[Op], bool]) -> frozenset[str]:
     """The registers that reach control, an address or synchronisation.
 
     If a value is loaded to steer the kernel, the result of an atomic, of polling, of a request for work, of a clock or
@@ -79,7 +115,8 @@ def _steering(flow: Flow) -> frozenset[str]:
     """
     slice_ = control_slice(flow)
     ops = [op for block in flow.blocks for op in block.ops]
-    results = [op for op in ops if any(matches(op) for matches in _KINDS.values())]
+    kinds = [matches for kind, matches in _KINDS.items() if kind not in _ORDERED]
+    results = [op for op in ops if any(matches(op) for matches in kinds) or (_is_strong(op) and is_open(op))]
     found = set(slice_.registers)
     for space in _SPACES if results else ():
         if any(_accesses(op, "reads", space) for op in slice_.loads):
@@ -157,6 +194,21 @@ def _polls(op: Op) -> bool:
     )
 
 
+def _only_reads(op: Op) -> bool:
+    """True for an atomic that leaves what it finds: it adds 0, or exchanges a value for itself."""
+    if not op.family.startswith("atom") or len(op.instruction.operands) < _OPERANDS:
+        return False
+    _, _, *given = op.instruction.operands
+    if ".cas." in op.instruction.opcode:
+        return len(given) > 1 and given[0] == given[1]
+    adds = any(f".{each}." in op.instruction.opcode for each in ("add", "or", "xor"))
+    return adds and isinstance(given[0], Immediate) and given[0].value == 0
+
+
+_OPERANDS = 3
+"""Of an atomic: its result, its address, and what it combines."""
+
+
 def _times(op: Op) -> bool:
     operands = [op.operands.get(slot.name) for slot in op.form.slots]
     return any(isinstance(each, Special) and str(each.name).startswith(_TIMES) for each in operands)
@@ -172,6 +224,8 @@ _KINDS: dict[str, Callable[[Op], bool]] = {
 }
 
 
+_ORDERED = ("atomic", "polled")
+"""Kinds whose results are those of ordinary loads where the accesses are ordered."""
 _WAITS = {
     "test": frozenset({"waits", "drains"}),
     "clock": frozenset({"waits", "drains"}),
@@ -206,6 +260,82 @@ def _only_waits(flow: Flow, test: Op, allowed: frozenset[str]) -> bool:
     return all(_is_idle(flow, blocks[id(op)], allowed, names) for op in users)
 
 
+@once
+def awaited(flow: Flow) -> frozenset[int]:
+    """The strong loads, and atomics that are used as such, whose results only decide whether to wait; by their place in
+    the kernel.
+    """
+    ops = (op for block in flow.blocks for op in block.ops)
+    return frozenset(
+        at for at, op in enumerate(ops) if (_polls(op) or _only_reads(op)) and _only_waits(flow, op, _WAITS["polled"])
+    )
+
+
+@once
+def readers(flow: Flow) -> frozenset[int]:
+    """The atomics, by their place in the kernel, that leave what they find."""
+    ops = (op for block in flow.blocks for op in block.ops)
+    return frozenset(at for at, op in enumerate(ops) if _only_reads(op))
+
+
+@once
+def barriers_by_sign(flow: Flow) -> tuple[Op, ...]:
+    """The arrivals of barriers in memory that are complete when the sign of a counter changes."""
+    ops = [op for block in flow.blocks for op in block.ops]
+    return tuple(op for op in ops if _KINDS["atomic"](op) and waits_for_a_sign(flow, op))
+
+
+def waits_for_a_sign(flow: Flow, atomic: Op) -> bool:
+    """True if a thread compares the sign of an atomic's result with that of a polled location, to wait until they
+    differ, and uses the result for nothing else.
+
+    So do the grid barriers of cooperative groups: one arrival adds 2³¹ less the others, so that the last one alone
+    changes the sign, whatever their order.
+    """
+    ops = [op for block in flow.blocks for op in block.ops]
+    blocks = {id(op): block.index for block in flow.blocks for op in block.ops}
+    names = set(written(atomic))
+    differences = [op for op in ops if names.intersection(read(op))]
+    if "add" not in atomic.instruction.opcode or len(names) != 1 or not differences:
+        return False
+    for difference in differences:
+        polled = set(read(difference)) - names
+        sources = [op for op in ops if polled.intersection(written(op))]
+        if difference.family != "xor" or len(polled) != 1 or not sources or not all(map(_polls, sources)):
+            return False
+        compared = set(written(difference))
+        masks = [op for op in ops if compared.intersection(read(op)) and _masks_sign(op)]
+        masked = {name for op in masks for name in written(op)}
+        compared |= masked
+        tests = [op for op in ops if compared.intersection(read(op)) and op not in masks]
+        known = {*names, *polled, *compared, *(name for op in tests for name in written(op))}
+        branches = [op for op in ops if any(set(written(test)).intersection(read(op)) for test in tests)]
+        asks = (_tests_sign(op, _MASKED if masked.intersection(read(op)) else _SIGNS) for op in tests)
+        if not tests or not all(asks) or not all(op.family in BRANCHES for op in branches):
+            return False
+        if not all(_is_idle(flow, blocks[id(op)], _WAITS["polled"], known) for op in branches):
+            return False
+    return True
+
+
+_SIGNS, _MASKED = (("gt.s", -1), ("le.s", -1), ("lt.s", 0), ("ge.s", 0)), (("eq.", 0), ("ne.", 0))
+"""Comparisons that ask for the sign of a number, and of one that has no other bits."""
+
+
+def _tests_sign(op: Op, tests: tuple[tuple[str, int], ...]) -> bool:
+    asks = any(f".{name}" in op.instruction.opcode and _literals(op) == [value] for name, value in tests)
+    return op.family == "setp" and asks
+
+
+def _masks_sign(op: Op) -> bool:
+    """True for an instruction that keeps the sign of 32 bits only."""
+    return op.family == "and" and [value & 0xFFFFFFFF for value in _literals(op)] == [1 << 31]
+
+
+def _literals(op: Op) -> list[int]:
+    return [each.value for each in op.instruction.operands if isinstance(each, Immediate)]
+
+
 def _is_idle(flow: Flow, index: int, allowed: frozenset[str], names: set[str]) -> bool:
     """True if nothing but some effects happens between a branch and the point where its paths meet, and if registers
     that steer the kernel are there what they are on each path; `names` are known not to.
@@ -214,14 +344,15 @@ def _is_idle(flow: Flow, index: int, allowed: frozenset[str], names: set[str]) -
     if join == flow.exit:
         region -= flow.exit_blocks
     ops = [op for at in region for op in flow.blocks[at].ops]
-    if any(op.family in LEAVES or any(effect.verb not in allowed for effect in op.form.effects) for op in ops):
+    others = [op for op in ops if any(effect.verb not in allowed for effect in op.form.effects)]
+    if any(op.family in LEAVES for op in ops) or not all(map(_only_reads, others)):
         return False
     changed = {name for op in ops for name in written(op)}
     # What is computed before the branch in each round from registers that stay is the same in each round.
     again = [op for at in _before(flow, index) if at in region for op in flow.blocks[at].ops]
     fixed = [op for op in again if op.instruction.guard is None and changed.isdisjoint(read(op))]
-    others = {name for op in ops if not any(op is each for each in fixed) for name in written(op)}
-    steering = sorted(((changed - {name for op in fixed for name in written(op)}) | others) & _steering(flow) - names)
+    moving = {name for op in ops if not any(op is each for each in fixed) for name in written(op)}
+    steering = sorted(((changed - {name for op in fixed for name in written(op)}) | moving) & _steering(flow) - names)
     return not steering or not live_at_entry(flow, steering)[join]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
-from warploom.checker.determinism import steering
+from warploom.checker.determinism import awaited, readers, steering
 from warploom.checker.model.agents import Lanes
 from warploom.checker.model.shadow import Access
 from warploom.checker.observer import Checker
@@ -106,7 +106,8 @@ class Replay:
         setup = prepare(launch, Eager(), sms, limit, (recorder,), None)
         for region, _ in setup.memory.arrays:
             region.data = region.data.copy()
-        self._steering = steering(setup.program.flow)
+        flow = setup.program.flow
+        self._steering, self._awaited, self._readers = steering(flow), awaited(flow), readers(flow)
         grid = Grid(setup)
         try:
             with np.errstate(all="ignore"):
@@ -126,7 +127,8 @@ class Replay:
         checker = Checker(Rules(self._profile), findings)
         checker.agents.kept = _KEPT
         orders = checker.memories.orders = Orders()
-        checker.memories.steering = self._steering
+        checker.memories.steering, checker.memories.awaited = self._steering, self._awaited
+        checker.memories.readers = self._readers
         if self._started is not None:
             checker.on_start(self._started)
         for event in self.events:

@@ -7,6 +7,7 @@ a row of `RELAXATIONS`, with the source of the practice, and is counted.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,6 +71,11 @@ RELAXATIONS: dict[str, Relaxation] = {
         "PTX ISA 8.8 asks for a fence after it too; the example of __threadfence() in the CUDA C++ programming guide, "
         "in which the last block adds up the results of all, has none",
     ),
+    "fence-before-barrier": Relaxation(
+        "a relaxed store or atomic releases what other threads of the CTA have fenced before an earlier barrier",
+        "PTX ISA 8.8 asks for a fence by the thread itself, after the barrier; __threadfence() before __syncthreads() "
+        "is common, as in CUB's GridBarrier",
+    ),
     "wgmma-copies": Relaxation(
         "registers of a wgmma may be moved before the wait, if the copies are used after it only, and behind the fence",
         "PTX ISA 9.7.15.7.1 forbids it; Triton unpacks f16 accumulators before the wait, LLVM places copies behind the "
@@ -127,6 +133,8 @@ ASSUMPTIONS: dict[str, str] = {
     "and so may the numbers computed from it; nothing else does",
     "fresh-tiles": "different clusters, and different passes of a tile loop, write different parts of the output for "
     "every size, as they do in the runs",
+    "arrival-sign": "the sign of the result of an atomic, by which threads wait until all have arrived, does not "
+    "depend on the order of the arrivals (grid barriers of cooperative groups)",
     "monotone-flags": "a location that is polled with a strong load is not reset while another thread polls it",
 }
 """Properties that a verdict may rely on; a report names those that it used."""
@@ -143,7 +151,8 @@ class Problem(NamedTuple):
     """True if the threads are synchronised, and only a fence is missing."""
 
 
-_KINDS = {(False, True): "RACE_WAR", (True, False): "RACE_RAW", (True, True): "RACE_WAW"}
+_KINDS = {(False, False): "RACE_WAR", (False, True): "RACE_WAR", (True, False): "RACE_RAW", (True, True): "RACE_WAW"}
+"""By whether the earlier and the later access write; an atomic is a read first."""
 _VERBS = {True: "write", False: "read"}
 
 
@@ -186,6 +195,31 @@ class Rules:
     def is_ordered(self, old: Access, new: Access, clock: Clock) -> bool:
         """True if an access comes after an earlier one for an agent with this knowledge."""
         return self._disorder(old, new, clock) is None
+
+    def unordered(self, old: Access, new: Access, clock: Clock) -> Problem | None:
+        """The problem of two stores of one thread each that both have read what they change, strong or not."""
+        problem = self._disorder(old, new, clock)
+        return problem if problem is not None and problem.code == "RACE_WAW" else None
+
+    def stale(self, old: Access, new: Access, clock: Clock, seen: Iterable[Clock]) -> Problem | None:
+        """The problem of a strong load that comes after a strong store in execution and may find the value before it.
+
+        `seen` is what the thread has found and no fence has acquired.
+        """
+        problem = self._unordered(old, new, clock)
+        if problem is None or not _include_each_other(old, new):
+            return None
+        if problem.code != "VISIBILITY":
+            if not any(_known(each, X, old, new) for each in seen):
+                return None
+            why = "they are executed in order, but no release and acquire makes the first visible to the second"
+            relaxation = "relaxed-order" if old.components is new.components else ""
+            problem = Problem("VISIBILITY", why, "release and acquire semantics", relaxation, ordered=True)
+        if problem.relaxation:
+            self.relaxed[problem.relaxation] += 1
+            if self.lenient:
+                return None
+        return problem
 
     def follows(
         self, clock: Clock, component: int, phase: int, known: Known, is_asynchronous: bool, by: Source

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from warploom.checker.collecting import Findings
-from warploom.checker.determinism import relinquishes, steering
+from warploom.checker.determinism import awaited, readers, relinquishes, steering
 from warploom.checker.equal_clusters import Clusters
 from warploom.checker.event_streams import Shapes
 from warploom.checker.model.clocks import Triple
@@ -104,6 +104,7 @@ def _run(
     setup = replace(setup, observers=(clusters or checker,))
     checker.memories.steering = steering(setup.program.flow)
     checker.lifetimes.relinquishes = relinquishes(setup.program.flow)
+    checker.memories.awaited, checker.memories.readers = awaited(setup.program.flow), readers(setup.program.flow)
     cuts = None if watch is None else watch(checker)
     grid = Grid(setup) if cuts is None else WatchedGrid(setup, cuts)
     error, stopped = None, False

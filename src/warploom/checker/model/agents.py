@@ -30,6 +30,8 @@ class Ready(NamedTuple):
     component: int
     whole: int
     """The component of these lanes, and the time up to which they knew each other's accesses."""
+    lent: bool = False
+    """True if other threads have fenced it, before a barrier that these lanes have passed since."""
 
     def of(self, lanes: int) -> Clock | None:
         """Get the knowledge that some lanes may release by it: a fence is one of its own thread."""

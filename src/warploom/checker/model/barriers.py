@@ -19,6 +19,7 @@ from warploom.checker.collecting import Findings
 from warploom.checker.model.agents import Agents, Lanes, Sync, Warp
 from warploom.checker.model.clocks import PG, Clock, Components, G, Known, P, Triple, X
 from warploom.checker.model.operations import Form, Operations, Pending
+from warploom.checker.model.releases import gather, lend
 from warploom.checker.model.shadow import Access
 from warploom.checker.report import Party
 from warploom.checker.rules import Rules
@@ -360,6 +361,8 @@ class _Round:
     """One use of a barrier: what the threads that came know, and the latest of each component."""
 
     clock: Clock
+    fenced: dict[str, Clock] = field(default_factory=dict)
+    """Knowledge that those who came have fenced, by scope, under `lenient`."""
     came: dict[int, int] = field(default_factory=dict)
     waiting: int = 0
     """The lanes of a warp that have come and have not gone on."""
@@ -403,6 +406,8 @@ class Meetings:
                 if ready.scope != "cta" and not ready.lanes & ~event.lanes:
                     now.clock.release(ready.clock)  # a fence before it (PTX ISA, example of barrier.cluster)
             now.came[part.component] = warp.time
+            if self._rules.lenient and name.kind == "named":
+                gather(part, now.fenced)
 
     def wait(self, event: Event, warp: Warp) -> None:
         """Threads have passed a named or cluster barrier."""
@@ -421,6 +426,7 @@ class Meetings:
             handed.set(component, number + 1, (X, G, P, PG))
         part.clock.acquire(handed)
         part.learned(handed)
+        lend(part, warp, met.fenced)
         part.history.append(Sync(event.source, handed))
 
     def collective(self, event: Event, warp: Warp) -> None:
@@ -493,6 +499,8 @@ class Meetings:
                 came = [(each, form.value(each, time, compared=True)) for each, time in sorted(met.came.items())]
                 form.plain("came", came if number == newest or key[0] == "named" else ())  # type: ignore[index]
                 form.clock(("round", key, number - newest), met.clock)
+                for scope, fenced in sorted(met.fenced.items()):
+                    form.clock(("fenced", key, scope), fenced)
 
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the barriers of CTAs that have ended."""

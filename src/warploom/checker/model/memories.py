@@ -85,6 +85,12 @@ class Memories:
         """The paths that order accesses, where they are asked for."""
         self.steering: frozenset[int] = frozenset()
         """Instructions whose results decide what the kernel does next."""
+        self.awaited: frozenset[int] = frozenset()
+        """Strong loads whose results decide whether to wait, and nothing else."""
+        self.readers: frozenset[int] = frozenset()
+        """Atomics that leave what they find."""
+        self.unordered: set[int] = set()
+        """Strong accesses, by instruction, that are not ordered with another access to the same bytes."""
         self._awaited: set[tuple[str, Triple | None, int]] = set()
         """Locations whose value threads wait for."""
         self._disordered: list[tuple[str, Triple | None, Array, Access, Access]] = []
@@ -122,8 +128,6 @@ class Memories:
         for part in parts:
             for touch in event.touches:
                 own = touch if part.mask & event.lanes == event.lanes else _of_lanes(touch, event.lanes, part.mask)
-                if strong:
-                    self._synchronise(event, own, part, warp, writes=writes)
                 access = Access(
                     event.source, warp.cta, warp.number, part.mask & event.lanes, writes, touch.space,
                     touch.proxy or "generic", warp.components, part.component, warp.time,
@@ -132,6 +136,8 @@ class Memories:
                 access.incoherent = incoherent
                 if strong:
                     access.scope = event.scope or "sys"
+                    self._look_back(own, access, part)  # with what is known before this access acquires anything
+                    self._synchronise(event, own, part, warp, writes=writes)
                     polls.append((access, own.addresses.tobytes()))
                 self.touch(own, access, part, part.clock)
         if polls and not writes:
@@ -172,6 +178,42 @@ class Memories:
             "replica-rounding" if clash.rounds else "",
         )
         self._findings.add("LANE_RACE", text, tuple(parties), missing=missing, excused_by=excuse)
+
+    def _look_back(self, touch: Touch, new: Access, part: Lanes) -> None:
+        """Note strong accesses that earlier ones are not ordered with: what they find may differ. A load that comes
+        after a strong store in execution, and need not see it, is a finding.
+        """
+        region, shadow = self._region(touch, new)
+        if shadow is None:
+            return
+        number, updates = new.source.number, new.writes or _is_atomic(new)
+        is_data = not new.writes and (not updates or number in self.readers) and number not in self.awaited
+        latest = shadow.writers(region) if is_data else []
+        for old in shadow.earlier(region):
+            if not old.scope or not (old.writes or updates):
+                continue
+            is_stored = is_data and old in latest and old.changes
+            if number in self.unordered and old.source.number in self.unordered and not is_stored:
+                continue
+            if self._rules.is_ordered(old, new, part.clock):
+                continue
+            self.unordered.update((old.source.number, number))
+            if is_stored and not self._is_found(touch, old, new, part.clock):
+                problem = self._rules.stale(old, new, part.clock, (each.clock for each in part.seen))
+                if problem is not None:
+                    self._findings.race(problem, old, new, part, _span(touch))
+
+    def _region(self, touch: Touch, access: Access) -> tuple[list[int], Shadow | None]:
+        """The bytes of an access, and their shadow; none where they were never written."""
+        if touch.space == "global":
+            array = self._array_at(int(touch.addresses[0]))
+            if array.reads is not None:
+                if not access.writes:
+                    return [], None
+                self._begin_writes(array)
+            return array.shadow.region(touch.addresses, touch.width), array.shadow
+        shadow = self.of_ctas.get((touch.space, touch.cta))
+        return ([], None) if shadow is None else (shadow.region(_linear(touch), touch.width), shadow)
 
     def _repeat(self, warp: Warp, polls: list[tuple[Access, bytes]]) -> None:
         """Note strong reads; those before are repeated if the warp's last action was the same instruction there."""
@@ -336,10 +378,18 @@ class Memories:
             return  # lanes of one instruction, whose values were compared
         equal = self._rules.assumed["equal-values"]
         problem = None if self._is_observed(touch, old, new, clock) else self._rules.judge(old, new, clock)
+        if problem is None and own_read and self._may_swap(old, new) and not self._is_found(touch, old, new, clock):
+            problem = self._rules.unordered(old, new, clock)  # between a strong load and a strong store
         if problem is None:
             if self.orders is not None:
                 self.orders.add(old, new, part)
-            if self._may_swap(old, new) and not self._rules.is_ordered(old, new, clock):
+            if new.asynchronous and old.scope and new.scope and not self._rules.is_ordered(old, new, clock):
+                self.unordered.update((old.source.number, new.source.number))
+            if (
+                self._may_swap(old, new)
+                and not self._rules.is_ordered(old, new, clock)
+                and not self._is_found(touch, old, new, clock)
+            ):
                 self._disordered.append((touch.space, touch.cta, touch.addresses, old, new))
             if touch.space == "global" and old.cta != new.cta and self._rules.assumed["equal-values"] > equal:
                 self.overlaps.setdefault((old.source.number, new.source.number), (new, old, _span(touch)))
@@ -378,7 +428,11 @@ class Memories:
 
     def _is_observed(self, touch: Touch, old: Access, new: Access, clock: Clock) -> bool:
         """True if an ordinary access comes after a read that has found an earlier strong write."""
-        if not old.scope or new.scope or len(touch.addresses) > WARP_LANES:
+        return not new.scope and self._is_found(touch, old, new, clock)
+
+    def _is_found(self, touch: Touch, old: Access, new: Access, clock: Clock) -> bool:
+        """True if an access comes after a read that has found an earlier strong write."""
+        if not old.scope or len(touch.addresses) > WARP_LANES:
             return False
         places = [(touch.space, touch.cta, address) for address in np.unique(touch.addresses).tolist()]
         return self._observations.is_ordered(places, old, clock, new.components)
@@ -450,12 +504,14 @@ class Memories:
             key = (touch.space, touch.cta, address)
             published = self._published.get(key)
             if writes:
-                if not (event.changes or is_atomic):
+                if event.source.number in self.readers or not (event.changes or is_atomic):
                     continue  # a load cannot tell it from the store before, and may have found that one
                 self._observations.write(key, warp.components, part.component, warp.time, is_atomic=is_atomic)
                 releases = "release" in semantics or "acq_rel" in semantics
                 if published is None or not is_atomic:
                     published = self._published[key] = {}
+                if not releases and any(each.lent and not part.mask & ~each.lanes for each in part.fenced):
+                    self._rules.relaxed["fence-before-barrier"] += 1
                 source = part.given(part.mask, warp.components)
                 for reach, clock in [(scope, source)] if releases else given_by(part, source, scope):
                     held = published.setdefault((reach, warp.cta), {})

@@ -16,8 +16,8 @@ Place = tuple[str, Triple | None, int]
 """A location: its space, its CTA and its address."""
 _Time = tuple[Triple, int, int]
 """A cluster, a component of its clocks, and a time of it."""
-_MOST = 1 << 12
-"""Writes and reads of a location that are remembered; it is sound to forget some."""
+_MOST, _KEPT = 1 << 12, 16
+"""Writes and reads of a location that are remembered, and chains; it is sound to forget some."""
 
 
 @dataclass(slots=True)
@@ -35,13 +35,16 @@ class Observations:
     """The chains of all locations with strong accesses."""
 
     def __init__(self) -> None:
-        self._chains: dict[Place, _Chain] = {}
+        self._chains: dict[Place, list[_Chain]] = {}
+        """Of each location, the latest chains, the present one last."""
 
     def write(self, place: Place, components: Components, component: int, time: int, *, is_atomic: bool) -> None:
         """Add a strong write; one by a store, not by an atomic, begins a new chain."""
-        chain = self._chains.get(place)
-        if chain is None or not is_atomic or len(chain.written) >= _MOST:
-            chain = self._chains[place] = _Chain()
+        chains = self._chains.setdefault(place, [])
+        if not chains or not is_atomic or len(chains[-1].written) >= _MOST:
+            chains.append(_Chain())
+            del chains[:-_KEPT]
+        chain = chains[-1]
         chain.written[components.place, component, time] = chain.length
         chain.length += 1
 
@@ -49,7 +52,7 @@ class Observations:
         self, place: Place, components: Components, component: int, time: int, *, is_atomic: bool, steers: bool
     ) -> None:
         """Add a strong read; one that does not steer control may find an older value in another interleaving."""
-        chain = self._chains.setdefault(place, _Chain())
+        chain = self._chains.setdefault(place, [_Chain()])[-1]
         now = (components.place, component, time)
         if is_atomic and len(chain.written) < _MOST:
             chain.written[now] = chain.length
@@ -61,7 +64,7 @@ class Observations:
         if old.value is None:
             return False
         key = (old.components.place, old.component, old.value)
-        chains = [chain for place in places if (chain := self._chains.get(place)) and key in chain.written]
+        chains = [chain for place in places for chain in self._chains.get(place, ()) if key in chain.written]
         return bool(chains) and all(
             any(
                 length > chain.written[key] and _knows(clock, components, *read)
@@ -72,7 +75,7 @@ class Observations:
 
     def forget(self, ctas: set[Triple]) -> None:
         """Drop the locations of CTAs that have ended."""
-        self._chains = {place: chain for place, chain in self._chains.items() if place[1] not in ctas}
+        self._chains = {place: chains for place, chains in self._chains.items() if place[1] not in ctas}
 
 
 def _knows(clock: Clock, components: Components, cluster: Triple, component: int, time: int) -> bool:

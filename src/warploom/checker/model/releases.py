@@ -23,6 +23,31 @@ def make_ready(part: Lanes, warp: Warp, clock: Clock, scope: str) -> None:
     part.fenced = (*kept, ready)
 
 
+def gather(part: Lanes, fenced: dict[str, Clock]) -> None:
+    """Add what lanes have fenced, by scope, to what all have fenced that come to a barrier."""
+    for each in part.fenced:
+        clock = each.of(part.mask)
+        if clock is not None and each.scope != "cta":
+            held = fenced.setdefault(each.scope, Clock(np.zeros_like(clock.rows)))
+            held.join(clock)
+
+
+def lend(part: Lanes, warp: Warp, fenced: dict[str, Clock]) -> None:
+    """Let lanes release what others have fenced before a barrier: the relaxation `fence-before-barrier`."""
+    for scope, clock in fenced.items():
+        own = [each for each in part.fenced if each.scope == scope and not part.mask & ~each.lanes]
+        if any(_includes(each.clock, clock) for each in own):
+            continue
+        others = (each for each in part.fenced if not (each.lent and each in own))
+        part.fenced = (*others, Ready(part.mask, clock.copy(), scope, part.component, warp.time, lent=True))
+
+
+def _includes(one: Clock, other: Clock) -> bool:
+    """True if one clock knows, of its own cluster, all that another one does; of other clusters, it may not."""
+    width = other.rows.shape[1]
+    return not other.others and one.rows.shape[1] >= width and bool((one.rows[G:, :width] >= other.rows[G:]).all())
+
+
 def given_by(part: Lanes, source: Clock, scope: str) -> list[tuple[str, Clock]]:
     """List the knowledge that a relaxed store of some lanes publishes, by scope; it comes after all that they did."""
     found: dict[str, Clock] = {}

@@ -306,6 +306,19 @@ class Shadow:
             atom.reads = after
         return fresh, _once(pairs)
 
+    def earlier(self, region: list[int]) -> list[Access]:
+        """The accesses to some bytes that are remembered."""
+        found: dict[int, Access] = {}
+        last: object = None
+        for number in region:
+            atom = self.atoms[number]
+            if atom.reads is not last:
+                last = atom.reads
+                found.update((id(each), each) for each in atom.reads)
+            if atom.write is not None:
+                found[id(atom.write)] = atom.write
+        return list(found.values())
+
     def is_seen(self, region: list[int], new: Access, sight: Sight) -> bool:
         """True if every byte was written, the writes are in sight, and the read itself was the last access."""
         for number in region:

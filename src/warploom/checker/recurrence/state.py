@@ -339,7 +339,7 @@ def _knowledge(
         for part in sorted(warp.parts, key=lambda each: each.mask):
             form.clock(("warp", key, part.mask, part.component), part.clock)
             for ready in sorted(part.fenced, key=lambda each: each[::2]):
-                form.clock(("fenced", ready.lanes, ready.scope), ready.clock)
+                form.clock(("fenced", ready.lanes, ready.scope, ready.lent), ready.clock)
                 form.plain(form.value(ready.component, ready.whole))
             for seen in sorted(part.seen, key=lambda each: each[:2]):
                 form.clock(("seen", seen.lanes, seen.scope), seen.clock)
