@@ -79,12 +79,12 @@ class Clock:
     def knows(self, row: int, component: int, value: int) -> bool:
         """True if an action of the own cluster is known in a row."""
         rows = self.rows
-        return rows.shape[1] > component and bool(rows[row, component] >= value)
+        return rows.shape[1] > component and rows.item(row, component) >= value
 
     def value(self, row: int, component: int) -> int:
         """The latest action of a component that is known in a row."""
         rows = self.rows
-        return int(rows[row, component]) if rows.shape[1] > component else 0
+        return rows.item(row, component) if rows.shape[1] > component else 0
 
     def knows_of(self, place: Triple, row: int, component: int, value: int) -> bool:
         """True if an action of another cluster is known in a row."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from warploom.checker.codes import CODES
 from warploom.checker.collecting import Findings
-from warploom.checker.model.shadow import Access, Shadow
+from warploom.checker.model.shadow import Access, Shadow, span_of
 from warploom.checker.report import Finding
 from warploom.hardware.swizzles import GRANULE, NONE, SWIZZLES
 from warploom.machine.observers.events import Touch
@@ -47,7 +47,7 @@ class Layouts:
         """Pairs of layouts that agree wherever a tile is."""
         self._overlapping: dict[int, tuple[Touch, bool]] = {}
 
-    def compare(self, touch: Touch, access: Access, shadow: Shadow, region: list[int], span: tuple[int, int]) -> None:
+    def compare(self, touch: Touch, access: Access, shadow: Shadow, region: list[int]) -> None:
         """A matrix or a box is read: judge the layouts of the tiles that it is in."""
         read = touch.layout
         assert read is not None
@@ -57,12 +57,12 @@ class Layouts:
                 continue
             for doubt in (_of_swizzles(touch, write, written, read, shadow), *_of_types(written, read)):
                 if doubt is not None:
-                    self._report(doubt, access, write, span)
+                    self._report(doubt, access, write, touch)
             if written.swizzle == read.swizzle and not read.base_offset and not any(_of_types(written, read)):
                 self._fitting.add((written, read))
         if not read.contiguous and self._overlaps(touch) and any(each.layout for each in shadow.writers(region)):
             text = "Rows of the matrix share bytes: the strides of the descriptor are less than its rows take."
-            self._report(_Doubt(text, "", is_certain=False), access, None, span)
+            self._report(_Doubt(text, "", is_certain=False), access, None, touch)
 
     def _overlaps(self, touch: Touch) -> bool:
         """True if a descriptor names some bytes twice."""
@@ -74,7 +74,8 @@ class Layouts:
             known = self._overlapping[id(touch)] = touch, twice
         return known[1]
 
-    def _report(self, doubt: _Doubt, access: Access, write: Access | None, span: tuple[int, int]) -> None:
+    def _report(self, doubt: _Doubt, access: Access, write: Access | None, touch: Touch) -> None:
+        span = span_of(touch)
         parties = tuple(self._findings.access(each, span) for each in (access, write) if each is not None)
         if doubt.is_certain:
             self._findings.add("LAYOUT_MISMATCH", doubt.text, parties, missing=doubt.missing)

@@ -20,7 +20,7 @@ from warploom.checker.model.clocks import PG, Clock, Components, G, P, Rows, T, 
 from warploom.checker.model.layouts import Layouts
 from warploom.checker.model.observations import Observations
 from warploom.checker.model.releases import given_by, make_ready, publish, smaller, take
-from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight
+from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight, span_of
 from warploom.checker.report import Finding
 from warploom.checker.rules import Problem, Rules
 from warploom.hardware.threads import WARP_LANES
@@ -168,7 +168,8 @@ class Memories:
             )  # fmt: skip
             access.asynchronous = event.kind == "issue"
             at = min((event.lanes & (1 << lane) - 1).bit_count(), len(touch.addresses) - 1)
-            parties.append(self._findings.access(access, _span(touch._replace(addresses=touch.addresses[at : at + 1]))))
+            own = touch._replace(addresses=touch.addresses[at : at + 1])
+            parties.append(self._findings.access(access, span_of(own)))
         text = (
             f"Lanes {clash.one} and {clash.other} of a warp write different values to one address with one "
             "instruction, and it is undefined which of them remains."
@@ -238,11 +239,11 @@ class Memories:
             self._judge(touch, part, clock, old, access, own)
         if fresh and not (touch.space == "shared" and "f8f6f4" in access.source.instruction.opcode):
             # Operands of 4 and 6 bits have gaps, which are not read.
-            party = self._findings.access(access, _span(touch))
+            party = self._findings.access(access, span_of(touch))
             text = f"A read of {'TMEM' if touch.space == 'tensor' else 'shared memory'} that nothing has written."
             self._findings.add("UNINITIALISED", text, (party,), missing="a write of these bytes")
         if touch.layout is not None and not access.writes:
-            self._layouts.compare(touch, access, shadow, region, _span(touch))
+            self._layouts.compare(touch, access, shadow, region)
 
     def sees(self, touch: Touch, access: Access, clock: Clock) -> bool:
         """True if a read of shared memory that was kept is in order for another agent with this knowledge too."""
@@ -392,14 +393,14 @@ class Memories:
             ):
                 self._disordered.append((touch.space, touch.cta, touch.addresses, old, new))
             if touch.space == "global" and old.cta != new.cta and self._rules.assumed["equal-values"] > equal:
-                self.overlaps.setdefault((old.source.number, new.source.number), (new, old, _span(touch)))
+                self.overlaps.setdefault((old.source.number, new.source.number), (new, old, span_of(touch)))
             return
         if own_read and problem.code == "RACE_WAW" and old.source.instruction is new.source.instruction:
             problem = problem._replace(
                 code="LOST_UPDATE", why="both threads read, change and write the value, and one update may be lost",
                 missing="an atomic, or a lock around the read and the write",
             )  # fmt: skip
-        race = problem, old, new, part, _span(touch)
+        race = problem, old, new, part, span_of(touch)
         if self._may_be_unused(problem, old, new):
             self._perhaps_unused.append(race)
         else:
@@ -482,7 +483,7 @@ class Memories:
             if problem is not None:
                 if problem.code.startswith("RACE"):
                     problem = problem._replace(code="TMEM_DEALLOC_EARLY")
-                self._findings.race(problem, old, access, part, _span(touch))
+                self._findings.race(problem, old, access, part, span_of(touch))
         shadow.forget(region)
 
     @property
@@ -622,11 +623,3 @@ def _of_lanes(touch: Touch, lanes: int, mask: int) -> Touch:
         return touch
     keep = np.array([bool(mask >> lane & 1) for lane in each])
     return Touch(touch.verb, touch.space, touch.cta, touch.proxy, touch.addresses[keep], touch.width)
-
-
-def _span(touch: Touch) -> tuple[int, int]:
-    """The first byte and the one after the last."""
-    if touch.space == "tensor":
-        return int(touch.addresses.min()), int(touch.addresses.max()) + touch.width // _WORD
-    addresses = touch.addresses & _OFFSET if touch.space == "shared" else touch.addresses
-    return int(addresses.min()), int(addresses.max()) + touch.width

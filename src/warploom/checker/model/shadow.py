@@ -22,6 +22,8 @@ from warploom.ptx.syntax.model import Instruction
 Array = npt.NDArray[Any]
 _COARSE = 4
 """Cells start with 16 bytes, and become smaller where an access needs it."""
+_OFFSET, _WORD = 0xFFFFFF, 4
+"""The bits of an address of shared memory without the CTA's rank, and the bytes of a column of TMEM."""
 _MOST_REGIONS = 1 << 14
 _MOST_TOUCHES = 1024
 _MOST_BEFORE = 64
@@ -346,7 +348,7 @@ class Shadow:
             value is None
             or old.components is not new.components
             or old.component >= rows.shape[1]
-            or rows[generic if old.proxy == "generic" else other, old.component] < value
+            or rows.item(generic if old.proxy == "generic" else other, old.component) < value
         ):
             return [(old, False)]
         return []
@@ -375,6 +377,14 @@ class Shadow:
         """Let bytes be as if they had never been accessed: memory that was freed."""
         for number in region:
             self.atoms[number].write, self.atoms[number].reads = None, ()
+
+
+def span_of(touch: Touch) -> tuple[int, int]:
+    """The first byte and the one after the last."""
+    if touch.space == "tensor":
+        return int(touch.addresses.min()), int(touch.addresses.max()) + touch.width // _WORD
+    addresses = touch.addresses & _OFFSET if touch.space == "shared" else touch.addresses
+    return int(addresses.min()), int(addresses.max()) + touch.width
 
 
 def _counted(held: Array, most: int) -> tuple[list[int], list[int]]:
