@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from warploom.diagnostics import Diag
+from warploom.triton.gpu_functions import FUNCTIONS
 from warploom.triton.patches import Patches
 from warploom.triton.storages import Addresses
 
@@ -231,7 +232,7 @@ class HostTensors(TorchFunctionMode):
         pins = kwargs.pop("pin_memory", None)
         if any(is_device(each) for each in args):
             args = tuple(on_host(each) for each in args)
-        result = func(*args, **kwargs)
+        result = FUNCTIONS.get(func, func)(*args, **kwargs)
         if self._thread.marks and (_named_cpu(device) or (device is None and all_on_host(args))):
             put_on_host(result)
         return _pin(result) if pins else result
