@@ -71,6 +71,10 @@ class Diag(Enum):
         "{what} is not supported by the emulator.",
         "Please report the kernel: the emulator stops rather than guess a result.",
     )
+    NO_SUCH_GPU = (
+        "`{device}` is a second GPU, and the emulated computer has one.",
+        "Use `cuda` or `cuda:0`: `torch.cuda.device_count()` is 1.",
+    )
     MISSING_PACKAGE = (
         "{what} needs {package}, which {is_} not installed.",
         "Install it with `pip install 'warploom[{extra}]'`.",
@@ -562,6 +566,7 @@ class Stuck(WarploomError, RuntimeError):
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
 _IN_GENERAL = {
     Diag.SYNTAX: "The text is not valid PTX.",
+    Diag.NO_SUCH_GPU: "A Triton program uses a second GPU, and the emulated computer has one.",
     Diag.BAD_ARGUMENTS: "Arguments of an operation have invalid values or types.",
     Diag.BAD_OPERANDS: "The operands of an instruction do not match its form.",
     Diag.BAD_SHAPE: "An instruction does not support the shape, sizes or types it is used with.",
@@ -608,7 +613,7 @@ _KIND: dict[Diag, type[WarploomError]] = {
             Diag.NOT_IN_THIS_PROCESS,
         ),
         ArgumentError: (Diag.BAD_ARGUMENTS, Diag.BAD_PLAN),
-        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE),
+        UnsupportedError: (Diag.NOT_MODELLED, Diag.NO_DERIVATIVE, Diag.NO_SUCH_GPU),
         MissingPackage: (Diag.MISSING_PACKAGE,),
         InputError: (
             Diag.BAD_LAUNCH_FILE, Diag.WRONG_KIND_OF_FILE, Diag.BAD_EXPRESSION, Diag.BAD_SCHEDULE,

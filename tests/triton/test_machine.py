@@ -6,6 +6,7 @@ import gc
 import random
 import sys
 import threading
+import warnings
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_cpu_tensors_are_passed_unchanged():
     with warploom.triton.machine():
         kernels.add[(1,)](x, y, out, 100, BLOCK=128)
     assert torch.equal(out, x + y)
+
+
+def test_a_cpu_tensor_among_those_of_the_gpu_is_a_warning():
+    with warploom.triton.machine():
+        x, y = torch.randn(2, 100, device="cuda")
+        out = torch.empty_like(x)
+        with pytest.warns(UserWarning, match=r"on the CPU: argument 1, y: float32\[100\]\. Other tensors") as caught:
+            kernels.add[(1,)](x, y.cpu(), out, 100, BLOCK=128)
+        assert caught[0].filename == __file__
+        assert torch.equal(out, x + y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            kernels.add[(1,)](x, y.cpu().pin_memory(), out, 100, BLOCK=128)
+            kernels.add[(1,)](x.cpu(), y.cpu(), out.cpu(), 100, BLOCK=128)
 
 
 def test_views_start_at_their_first_element():
@@ -391,7 +406,7 @@ def test_a_second_gpu_is_an_error():
     )
     with warploom.triton.machine():
         for call in calls:
-            with pytest.raises(WarploomError, match="NOT_MODELLED: A second GPU"):
+            with pytest.raises(WarploomError, match="NO_SUCH_GPU: `cuda:1` is a second GPU"):
                 call()
         torch.cuda.set_device(0)
         assert torch.zeros(4, device="cuda:0").cuda(0).is_cuda

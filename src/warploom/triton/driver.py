@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import warploom
 from warploom.host.launch import triple
-from warploom.triton.arguments import Parameter, Scalar, Signature, pointer
+from warploom.triton.arguments import Parameter, Scalar, Signature, labelled, pointer
 from warploom.triton.benchmarks import once
 from warploom.triton.cuda_graphs import capturing
-from warploom.triton.host_tensors import CUDA
+from warploom.triton.host_tensors import CUDA, is_on_host, is_pinned
 from warploom.triton.options import Options
 from warploom.triton.storages import Storages
 from warploom.triton.streams import current_stream
@@ -216,6 +221,7 @@ class Launcher:
         storages = Storages(session.addresses)
         signature = Signature(self._types, self._descriptors, session.release)
         parameters = signature.parameters(values, storages)
+        _warn_of_the_cpu(self._types, values)
         for name, each in zip(session.release.scratch, scratch, strict=True):
             memory = Scalar("u64", 0) if each is None else pointer(each, "i8", storages)
             parameters.append((f"{name} scratch memory", memory))
@@ -242,3 +248,29 @@ class Launcher:
         held = _allocation._allocator if name == "global" else _allocation._profile_allocator
         allocate = held.get() if hasattr(held, "get") else held
         return allocate(size, alignment, stream)
+
+
+def _warn_of_the_cpu(types: Mapping[str, Any], values: Sequence[Any]) -> None:
+    """Warn of tensors that the program has put on the CPU among others on the GPU, whose kernels cannot read them.
+
+    Where all are on the CPU, the program is meant for the emulator.
+    """
+    found = [(at, name, Storages.tensor_of(value)) for at, (name, value) in enumerate(zip(types, values, strict=False))]
+    tensors = [(at, name, tensor) for at, name, tensor in found if tensor is not None]
+    on_host = [(at, name, tensor) for at, name, tensor in tensors if is_on_host(tensor) and not is_pinned(tensor)]
+    if not on_host or len(on_host) == len(tensors):
+        return
+    named = ", ".join(f"argument {at}, {labelled(name, tensor)}" for at, name, tensor in on_host)
+    what = f"on the CPU: {named}. Other tensors of this launch are on the GPU, where the launch would raise an error"
+    warnings.warn(f'{what}: move it with `to("cuda")`.', stacklevel=_depth_of_the_caller())
+
+
+def _depth_of_the_caller() -> int:
+    """The number of frames from the caller of this function to the program's, which is in no file of Triton's."""
+    import triton
+
+    hidden = tuple(str(Path(file).parent) + os.sep for file in (warploom.__file__, triton.__file__) if file)
+    depth, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(hidden):
+        depth, frame = depth + 1, frame.f_back
+    return depth + 1

@@ -21,7 +21,7 @@ def _equal(a: Any, b: Any) -> bool:
     """`equal` of numbers of 8 bits, which the CPU compares but has no such function for."""
     if a.dtype != b.dtype or not (a.is_floating_point() and a.itemsize == 1):
         return torch.equal(a, b)
-    return a.shape == b.shape and bool((a == b).all())
+    return bool(a.shape == b.shape and (a == b).all())
 
 
 def _product(function: Callable[..., Any], operands: int) -> Callable[..., Any]:

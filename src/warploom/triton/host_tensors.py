@@ -45,7 +45,7 @@ def host_of(device: Any) -> torch.device:
     """The CPU for a device; a second GPU is an error."""
     index = device if is_index(device) else torch.device(device).index
     if index:
-        raise Diag.NOT_MODELLED.error(what=f"A second GPU (`cuda:{index}`)")
+        raise Diag.NO_SUCH_GPU.error(device=f"cuda:{index}")
     return _CPU
 
 
