@@ -49,6 +49,7 @@ def test_a_fence_of_each_writer_before_the_barrier_is_accepted_under_lenient() -
     lenient = sent(fence=FENCE, profile="lenient")
     assert lenient.verdict is Verdict.PROVED
     assert [each.name for each in lenient.relaxed] == ["fence-before-barrier"]
+    assert sent(fence=FENCE, after=FENCE, profile="lenient").relaxed == ()
 
 
 def test_an_atomic_that_adds_nothing_polls_like_a_load() -> None:

@@ -19,7 +19,7 @@ from warploom.checker.model.barriers import Mbarriers
 from warploom.checker.model.clocks import PG, Clock, Components, G, P, Rows, T, Triple
 from warploom.checker.model.layouts import Layouts
 from warploom.checker.model.observations import Observations
-from warploom.checker.model.releases import given_by, make_ready, publish, smaller, take
+from warploom.checker.model.releases import borrows, given_by, make_ready, publish, smaller, take
 from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Access, Shadow, Sight, span_of
 from warploom.checker.report import Finding
 from warploom.checker.rules import Problem, Rules
@@ -202,7 +202,7 @@ class Memories:
             if is_stored and not self._is_found(touch, old, new, part.clock):
                 problem = self._rules.stale(old, new, part.clock, (each.clock for each in part.seen))
                 if problem is not None:
-                    self._findings.race(problem, old, new, part, _span(touch))
+                    self._findings.race(problem, old, new, part, span_of(touch))
 
     def _region(self, touch: Touch, access: Access) -> tuple[list[int], Shadow | None]:
         """The bytes of an access, and their shadow; none where they were never written."""
@@ -511,7 +511,7 @@ class Memories:
                 releases = "release" in semantics or "acq_rel" in semantics
                 if published is None or not is_atomic:
                     published = self._published[key] = {}
-                if not releases and any(each.lent and not part.mask & ~each.lanes for each in part.fenced):
+                if not releases and borrows(part):
                     self._rules.relaxed["fence-before-barrier"] += 1
                 source = part.given(part.mask, warp.components)
                 for reach, clock in [(scope, source)] if releases else given_by(part, source, scope):

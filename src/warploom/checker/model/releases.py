@@ -42,10 +42,28 @@ def lend(part: Lanes, warp: Warp, fenced: dict[str, Clock]) -> None:
         part.fenced = (*others, Ready(part.mask, clock.copy(), scope, part.component, warp.time, lent=True))
 
 
+def borrows(part: Lanes) -> bool:
+    """True if a relaxed store of some lanes releases what only other threads have fenced."""
+    usable = [each for each in part.fenced if not part.mask & ~each.lanes]
+    own = [each for each in usable if not each.lent]
+    return any(
+        each.lent
+        and not any(smaller(each.scope, by.scope) == each.scope and _includes(by.clock, each.clock) for by in own)
+        for each in usable
+    )
+
+
 def _includes(one: Clock, other: Clock) -> bool:
-    """True if one clock knows, of its own cluster, all that another one does; of other clusters, it may not."""
-    width = other.rows.shape[1]
-    return not other.others and one.rows.shape[1] >= width and bool((one.rows[G:, :width] >= other.rows[G:]).all())
+    """True if one clock knows all that another one does."""
+    if not _covers(one.rows, other.rows):
+        return False
+    known = one.others or {}
+    return all(place in known and _covers(known[place], rows) for place, rows in (other.others or {}).items())
+
+
+def _covers(one: Rows, other: Rows) -> bool:
+    width = other.shape[1]
+    return one.shape[1] >= width and bool((one[G : PM + 1, :width] >= other[G : PM + 1]).all())
 
 
 def given_by(part: Lanes, source: Clock, scope: str) -> list[tuple[str, Clock]]:
