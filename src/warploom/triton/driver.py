@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import warploom
 from warploom.host.launch import triple
 from warploom.triton.arguments import Parameter, Scalar, Signature, labelled, pointer
 from warploom.triton.benchmarks import once
@@ -269,7 +268,7 @@ def _depth_of_the_caller() -> int:
     """The number of frames from the caller of this function to the program's, which is in no file of Triton's."""
     import triton
 
-    hidden = tuple(str(Path(file).parent) + os.sep for file in (warploom.__file__, triton.__file__) if file)
+    hidden = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], *triton.__path__))
     depth, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(hidden):
         depth, frame = depth + 1, frame.f_back

@@ -24,7 +24,7 @@ from warploom.triton.cubins import assemble_on_demand
 from warploom.triton.cuda_graphs import answer_graphs, capturing
 from warploom.triton.cuda_queries import answer
 from warploom.triton.driver import Call, Driver, driver_class
-from warploom.triton.host_blas import answer_blas
+from warploom.triton.gpu_functions import answer_blas
 from warploom.triton.host_operators import redirect_operators
 from warploom.triton.host_tensors import HostTensors, compare_values_only, keep_in_callbacks, map_subclasses
 from warploom.triton.kernel_caches import keep_apart
