@@ -202,6 +202,13 @@ def test_malloc_fails_when_the_heap_is_full() -> None:
     assert run(EXTERN, body, x).tolist() == [1, 2, 0, 0, 0]
 
 
+def test_small_regions_take_a_unit_of_the_heap_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warploom.machine.instructions.control.HEAP_BYTES", 4 * 64)
+    x = np.arange(1, 6, dtype=np.uint32)
+    body = HEAP.replace("SIZE", "8").replace("{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (a); } AFTER", "")
+    assert run(EXTERN, body, x).tolist() == [1, 2, 3, 4, 0]
+
+
 @pytest.mark.parametrize("after", ["ld.u32 %r2, [%rd3];", "{ .param .b64 b; st.param.b64 [b], %rd3; call free, (b); }"])
 def test_freed_memory_cannot_be_accessed(after: str) -> None:
     with pytest.raises(WarploomError) as caught:

@@ -142,6 +142,7 @@ class Grid:
         self.names: dict[int, str] | None = None  # those of bytes of shared memory, once one was asked for
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
+        self.heap_bytes = 0
         self._uniforms: dict[int, Uniforms] = {}
         """The uniforms at the start of the first CTA of each rank."""
         self.texts = Texts(self)

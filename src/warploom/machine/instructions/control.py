@@ -34,6 +34,8 @@ _PARAMETERS = {"vprintf": (8, 8), "__assertfail": (8, 8, 4, 8, 8), "malloc": (8,
 """The bytes of each parameter."""
 _RESULT_BYTES = {"malloc": 8}
 _ADDRESS = (1 << 64) - 1
+_HEAP_UNIT = 64
+"""The bytes of the heap that each region takes a multiple of: a loop cannot have millions of them."""
 
 
 @executes("call")
@@ -145,20 +147,23 @@ def _signed(value: int, bits: int) -> int:
 
 def _allocate(caller: _Caller, g: Group, lane: int, size: int) -> int:
     """A region of global memory, poisoned; 0 where the heap has no room left."""
-    heap = g.grid.heap
-    if size > HEAP_BYTES - sum(heap.values()):
+    taken = -(-max(size, 1) // _HEAP_UNIT) * _HEAP_UNIT
+    if taken > HEAP_BYTES - g.grid.heap_bytes:
         return 0
+    g.grid.heap_bytes += taken
     data = padded(max(size, 1))[: max(size, 1)]
     data.fill(0xFF)
     region = g.grid.memory.add(data, f"malloc({size}) of thread {g.first_warp * WARP + lane}")
-    heap[region.base] = max(size, 1)
+    g.grid.heap[region.base] = taken
     return region.base
 
 
 def _release(caller: _Caller, g: Group, lane: int, address: int) -> int:
     """Give a region back: nothing lies at its address any more."""
-    if address and g.grid.heap.pop(address, None) is None:
+    taken = g.grid.heap.pop(address, None) if address else 0
+    if taken is None:
         raise Diag.OUT_OF_BOUNDS.error(what=f"`free` of {address:#x}, which `malloc` has not given,", space="heap")
+    g.grid.heap_bytes -= taken
     g.grid.memory.discard(address)
     return 0
 
