@@ -136,3 +136,39 @@ def test_strong_stores_do_not_race_but_the_value_that_a_thread_waits_for_may_be_
         "setp.ne.u32 %p3, %r8, 31; @%p3 bra wait; end:"
     )
     assert checked(wait.format(store=store)).verdict is Verdict.INCOMPLETE
+
+
+MEETINGS = {
+    "nothing": ("", False),
+    "bar.warp.sync": ("bar.warp.sync 0xffffffff;", True),
+    "bar.sync": ("bar.sync 0;", True),
+    "shfl": ("shfl.sync.idx.b32 %r12, %r1, 0, 31, -1;", False),
+    "mbarrier": (
+        "mbarrier.arrive.shared.b64 _, [%r3]; WAIT: mbarrier.try_wait.parity.shared.b64 %p7, [%r3], 0; @!%p7 bra WAIT;",
+        True,
+    ),
+    "halves": ("@%p2 bra LOW; bar.warp.sync 0xffff0000; bra BOTH; LOW: bar.warp.sync 0x0000ffff; BOTH:", None),
+}
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+@pytest.mark.parametrize("distance", [4, 64], ids=["next lane", "other half"])
+@pytest.mark.parametrize("writes_first", [True, False])
+def test_lanes_exchange_values_through_shared_memory(meeting: str, distance: int, writes_first: bool) -> None:
+    """Lanes of a warp are threads: without bar.warp.sync a store and a load of another lane race."""
+    text, is_right = MEETINGS[meeting]
+    is_right = distance == 4 if is_right is None else is_right
+    other = f"xor.b32 %r7, %r4, {distance}; add.u32 %r7, %r7, %r2;"
+    store, load = "st.shared.u32 [%r5], %r1;", "ld.shared.u32 %r9, [%r7]; st.global.u32 [%rd3], %r9;"
+    first, second = (store, load) if writes_first else (f"{store} bar.warp.sync -1; {load}", store)
+    start = "@%p1 mbarrier.init.shared.b64 [%r3], 32; and.b32 %r10, %r1, 16; setp.eq.u32 %p2, %r10, 0; bar.sync 0;"
+    body = f"{start} {other} {first} {text} {second.replace('%r1;', '%r10;') if not writes_first else second}"
+    report = checked(body, block=32, budget=0)
+    assert codes(report) == (set() if is_right else {"RACE_RAW" if writes_first else "RACE_WAR"})
+    assert {each.excused_by for each in report} <= {"warp-synchronous"}
+    assert not checked(body, block=32, budget=0, profile="lenient").findings
+
+
+def test_lanes_may_use_their_own_words_again() -> None:
+    body = "st.shared.u32 [%r5], %r1; ld.shared.u32 %r9, [%r5]; st.shared.u32 [%r5], %r4; ld.shared.u8 %r9, [%r5+1];"
+    assert not checked(f"{body} st.global.u32 [%rd3], %r9;", block=32, budget=0).findings

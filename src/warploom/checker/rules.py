@@ -50,6 +50,11 @@ RELAXATIONS: dict[str, Relaxation] = {
         "shfl, vote, match and elect order the memory accesses of their lanes",
         "PTX ISA 9.7.13.4 promises it for bar.warp.sync only; compilers use the others for it",
     ),
+    "warp-synchronous": Relaxation(
+        "lanes that execute instructions together need no bar.warp.sync between accesses to shared memory",
+        "PTX ISA 8.7 calls them races, and the CUDA C++ programming guide asks for __syncwarp() since Volta; lanes "
+        "that run together execute the accesses in order",
+    ),
     "commit-order": Relaxation(
         "the arrivals of two tcgen05.commit of one thread come in order",
         "PTX ISA 9.7.16.12.1 orders the tracked operations, not the arrivals; Triton 3.6 invalidates barriers on it",
@@ -191,6 +196,18 @@ class Rules:
             self.assumed["equal-values"] += 1
             return None
         return problem
+
+    def of_lanes(self, old: Access, new: Access) -> Problem | None:
+        """The problem of lanes that access what other lanes of their warp have accessed, without bar.warp.sync."""
+        if old.writes and new.writes and not new.changes:
+            self.assumed["equal-values"] += 1
+            return None
+        self.relaxed["warp-synchronous"] += 1
+        if self.lenient:
+            return None
+        why = "other lanes of the warp have made it, and nothing synchronises the lanes"
+        missing = "bar.warp.sync between the two"
+        return Problem(_KINDS[old.writes, new.writes], why, missing, "warp-synchronous")
 
     def is_ordered(self, old: Access, new: Access, clock: Clock) -> bool:
         """True if an access comes after an earlier one for an agent with this knowledge."""

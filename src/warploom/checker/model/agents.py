@@ -60,7 +60,7 @@ _Kept = TypeVar("_Kept")
 class Lanes:
     """Lanes of a warp that know the same."""
 
-    __slots__ = ("clock", "component", "fenced", "history", "mask", "partial", "seen", "taken", "whole")
+    __slots__ = ("clock", "component", "fenced", "history", "mask", "met", "partial", "seen", "taken", "whole")
 
     def __init__(self, mask: int, clock: Clock, component: int) -> None:
         self.mask, self.clock, self.component = mask, clock, component
@@ -69,6 +69,8 @@ class Lanes:
         self.history: deque[Sync] = deque(maxlen=_HISTORY)
         self.taken: Clock | None = None
         """A copy of the clock, while that does not change."""
+        self.met = 0
+        """The time of the last synchronisation of all these lanes, under whichever component."""
         self.whole = 0
         """The time up to which these lanes know each other's accesses: their last synchronisation."""
         self.partial: dict[int, int] = {}
@@ -94,13 +96,15 @@ class Lanes:
 
     def learned(self, source: Clock) -> None:
         """Know the accesses of other lanes as far as a synchronisation has handed them over."""
+        if source.rows.shape[1] > self.component and source.rows[G, self.component] > self.whole:
+            self.whole = self.met = int(source.rows[G, self.component])
         for at, time in self.partial.items():
             if source.rows.shape[1] > at and source.rows[G, at] > time:
                 self.partial[at] = int(source.rows[G, at])
 
     def synchronised(self, lanes: int, time: int, components: Components) -> None:
         """All of these lanes know each other's accesses."""
-        self.whole = time
+        self.whole = self.met = time
         if self.partial:
             self.partial = {at: old for at, old in self.partial.items() if components.keys[at][3] & ~lanes}
 
@@ -198,6 +202,7 @@ class Agents:
             if inside != part.mask:
                 rest = Lanes(part.mask & ~lanes, part.clock.copy(), warp.component(part.mask & ~lanes))
                 rest.fenced, rest.seen, rest.history = part.fenced, part.seen, part.history.copy()
+                rest.met = part.met
                 part.partial = {**part.partial, part.component: part.whole}
                 rest.partial, rest.whole = dict(part.partial), warp.time
                 part.whole = warp.time

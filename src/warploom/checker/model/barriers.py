@@ -473,7 +473,7 @@ class Meetings:
             if _orders_memory(event) or self._rules.lenient:
                 part.clock.join(gathered.clock)
                 part.partial = {}
-                part.whole = warp.time
+                part.whole = part.met = warp.time
             else:
                 self._rules.relaxed["warp-collectives"] += 1
                 part.clock.follow(gathered.clock)

@@ -7,6 +7,7 @@ by an acquiring load that follows it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +135,10 @@ class Memories:
                 )  # fmt: skip
                 access.changes, access.rounds = event.changes, clash is not None and clash.across
                 access.incoherent = incoherent
+                if touch.space == "shared" and not strong and len(own.addresses) in (1, access.lanes.bit_count()):
+                    access.addresses, access.width = own.addresses, own.width
+                    if part.partial or access.lanes & access.lanes - 1:
+                        access.limits, access.met = {**part.partial, part.component: part.whole}, part.met
                 if strong:
                     access.scope = event.scope or "sys"
                     self._look_back(own, access, part)  # with what is known before this access acquires anything
@@ -377,6 +382,11 @@ class Memories:
             (old.cta, old.warp) == (new.cta, new.warp) and not old.asynchronous
         ):  # fmt: skip
             return  # lanes of one instruction, whose values were compared
+        if _between_lanes(old, new):
+            problem = self._rules.of_lanes(old, new)
+            if problem is not None:
+                self._findings.race(problem, old, new, part, span_of(touch))
+            return
         equal = self._rules.assumed["equal-values"]
         problem = None if self._is_observed(touch, old, new, clock) else self._rules.judge(old, new, clock)
         if problem is None and own_read and self._may_swap(old, new) and not self._is_found(touch, old, new, clock):
@@ -599,6 +609,36 @@ class Memories:
                 make_ready(part, warp, part.given(part.mask, warp.components).copy(), scope)
             if self.orders is not None:
                 part.history.append(Sync(event.source, clock.copy()))
+
+
+def _between_lanes(old: Access, new: Access) -> bool:
+    """True if lanes of a warp access what other ones of them have accessed since the lanes were synchronised."""
+    limits, one, other = new.limits, old.addresses, new.addresses
+    if limits is None or one is None or other is None or old.components is not new.components or old.value is None:
+        return False
+    if old.value <= limits.get(old.component, old.value) or not (old.writes or new.writes):
+        return False
+    if old.lanes == new.lanes and old.width == new.width and (one is other or np.array_equal(one, other)):
+        return False
+    grain = min(old.width, new.width)
+    others = ~new.lanes if old.value <= new.met else ~0
+    owners: dict[int, int] = {}
+    for lane, place in _places(old, one, grain):
+        owners[place] = owners.get(place, 0) | 1 << lane
+    for lane, place in _places(new, other, grain):
+        owner = owners.get(place, 0)
+        if owner & ~(1 << lane) & others and not (old.writes and owner >> lane & 1):
+            return True
+    return False
+
+
+def _places(access: Access, addresses: Array, grain: int) -> Iterator[tuple[int, int]]:
+    """The lanes of an access, each with the places that it touches."""
+    lanes = [lane for lane in range(WARP_LANES) if access.lanes >> lane & 1]
+    starts = addresses.tolist() if len(addresses) == len(lanes) else addresses.tolist() * len(lanes)
+    for lane, start in zip(lanes, starts, strict=True):
+        for place in range(start // grain, -(-(start + access.width) // grain)):
+            yield lane, place
 
 
 def _is_of_barrier(access: Access) -> bool:

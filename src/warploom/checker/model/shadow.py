@@ -43,9 +43,9 @@ class Access:
     """One read or write, as the shadow keeps it."""
 
     __slots__ = (
-        "acquired", "asynchronous", "barrier", "begins", "changes", "component", "components", "cta", "group",
-        "incoherent", "lanes", "layout", "map", "name", "phase", "pipe", "proxy", "repeated", "rounds", "scope",
-        "source", "space", "value", "warp", "writes",
+        "acquired", "addresses", "asynchronous", "barrier", "begins", "changes", "component", "components",
+        "cta", "group", "incoherent", "lanes", "layout", "limits", "map", "met", "name", "phase", "pipe", "proxy",
+        "repeated", "rounds", "scope", "source", "space", "value", "warp", "width", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,13 @@ class Access:
         """True for a store that differs by its rounding from what earlier warps store with the same instruction."""
         self.incoherent = False
         """True for `ld.global.nc`, which does not see what the launch writes."""
+        self.addresses: Array | None = None
+        """Of a weak access of lanes to shared memory: one address for each lane, or one for all of them."""
+        self.width = 0
+        self.limits: dict[int, int] | None = None
+        """By components of lanes of its warp: the times up to which the lanes know each other's accesses."""
+        self.met = 0
+        """The time of the last synchronisation of its lanes."""
         self.begins = -1
         """Of `mbarrier.init`: the address of the barrier."""
         self.repeated = False
@@ -339,6 +346,8 @@ class Shadow:
         Operations of one pipe execute in order.
         """
         (rows, generic, other), value = sight, old.value
+        if new.limits is not None and value is not None and value > new.limits.get(old.component, value):
+            return [(old, False)]
         if rows is None or (old.scope and new.scope) or old.begins >= 0:
             return [(old, False)]
         pipe = old.pipe

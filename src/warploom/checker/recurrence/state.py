@@ -344,7 +344,7 @@ def _knowledge(
             for seen in sorted(part.seen, key=lambda each: each[:2]):
                 form.clock(("seen", seen.lanes, seen.scope), seen.clock)
             # The next operation is issued at the present time, by lanes whose own last action may be older.
-            own = warp.time, part.clock.value(X, part.component), part.whole
+            own = warp.time, part.clock.value(X, part.component), part.whole, part.met
             form.plain([form.value(part.component, time) for time in own])
             form.plain([(each, form.value(each, time)) for each, time in sorted(part.partial.items())])
     checker.operations.describe(form, counts)
