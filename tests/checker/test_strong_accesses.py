@@ -137,3 +137,14 @@ def test_an_atomic_that_is_ordered_with_all_others_steers_like_a_load() -> None:
     body = "{} atom.global.add.u32 %r7, [%rd1], 1; setp.eq.u32 %p2, %r7, 0; @%p2 st.shared.u32 [%r5], %r1; done:"
     assert checked(body.format("@!%p1 bra done;")).verdict is Verdict.PROVED
     assert checked(body.format("")).verdict is Verdict.INCOMPLETE
+
+
+@pytest.mark.parametrize(("place", "is_shared"), [("[%rd1]", True), ("[%rd3]", False)])
+def test_nothing_orders_the_lanes_of_one_atomic(place: str, is_shared: bool) -> None:
+    """Which lane finds 5 is open, although the warp is alone; lanes with words of their own find what was there."""
+    atomic = f"atom.global.add.u32 %r10, {place}, 1;"
+    steers = checked(f"{atomic} setp.eq.u32 %p2, %r10, 5; @%p2 st.global.u32 [%rd1+256], %r1;", block=32, words=128)
+    assert steers.verdict is (Verdict.INCOMPLETE if is_shared else Verdict.PROVED)
+    stored = checked(f"{atomic} st.global.u32 [%rd3+256], %r10;", block=32, words=128)
+    assert stored.verdict is Verdict.PROVED
+    assert any(each.startswith("strong-order") for each in stored.assumptions) == is_shared

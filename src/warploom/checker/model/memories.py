@@ -193,6 +193,9 @@ class Memories:
         if shadow is None:
             return
         number, updates = new.source.number, new.writes or _is_atomic(new)
+        if updates and number not in self.readers and len(np.unique(touch.addresses)) < new.lanes.bit_count():
+            self.unordered.add(number)  # nothing orders the lanes of one instruction
+            self._rules.assumed["strong-order"] += new.source.instruction.opcode.startswith("atom")
         is_data = not new.writes and (not updates or number in self.readers) and number not in self.awaited
         latest = shadow.writers(region) if is_data else []
         for old in shadow.earlier(region):
