@@ -141,7 +141,7 @@ def test_an_atomic_that_is_ordered_with_all_others_steers_like_a_load() -> None:
 
 @pytest.mark.parametrize(("place", "is_shared"), [("[%rd1]", True), ("[%rd3]", False)])
 def test_nothing_orders_the_lanes_of_one_atomic(place: str, is_shared: bool) -> None:
-    """Which lane finds 5 is open, although the warp is alone; lanes with words of their own find what was there."""
+    """Any lane may find 5, although the warp is alone; lanes that each have a word find what was there."""
     atomic = f"atom.global.add.u32 %r10, {place}, 1;"
     steers = checked(f"{atomic} setp.eq.u32 %p2, %r10, 5; @%p2 st.global.u32 [%rd1+256], %r1;", block=32, words=128)
     assert steers.verdict is (Verdict.INCOMPLETE if is_shared else Verdict.PROVED)
