@@ -99,6 +99,7 @@ def test_wmma_matches_the_reference(shape: str, type_: str, before: str, k: int)
         ("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%r0}, {%r0}, {%r0}, {%r0}, %r0, 0;", "sparse"),
         ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r0}, %p0, %p0, %r0, 0, 1, 1, 1, 0, 0;", "sparse"),
         ("multimem.red.relaxed.sys.global.add.u32 [%p0], %r0;", "several GPUs"),
+        ("alloca.u64 %p0, %p0, 16;", "known at run time only"),
         ("vmad.s32.s32.s32 %r0, %r0, %r0, %r0;", "video"),
     ],
 )

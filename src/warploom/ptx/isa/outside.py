@@ -11,6 +11,10 @@ _OUTSIDE = {
     "cvt.rs": "stochastic rounding, whose random bits the manual gives in figures only",
     "mma.sync.aligned.m8n8k4": "Volta's multiplication by quarters of a warp; use m16n8k8 instead",
     "mma.sync.aligned.kind::f8f6f4.sp::ordered_metadata": _SPARSE,
+    **dict.fromkeys(
+        ("alloca", "stacksave", "stackrestore"),
+        "local memory whose size is known at run time only (`alloca` of CUDA); declare an array of the largest size",
+    ),
     "multimem": "memory shared by several GPUs; the emulator is one GPU",
     **dict.fromkeys(
         (f"v{name}" for name in ("add", "sub", "absdiff", "min", "max", "shl", "shr", "mad", "set")),
