@@ -120,7 +120,9 @@ def _looks(op: Op) -> bool:
     """True if an instruction sees what others do meanwhile."""
     if op.family == "ld":
         return op["order"] in _STRONG
-    return op.family == "atom" or (op.family.startswith("mbarrier.") and op.form.effects[0].verb == "waits")
+    if op.family.startswith("mbarrier."):
+        return any(effect.verb == "waits" for effect in op.form.effects)
+    return op.family == "atom"
 
 
 def _goes_on(op: Op) -> bool:
