@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.checker.kernels import checked
+from tests.checker.kernels import checked, kernel
 
 import warploom
 from warploom import HopperConfig
+from warploom.launcher import launch_of
 
 STORE = "st.global.u32 [%rd3], %r1;"
 WAIT = "griddepcontrol.wait;"
@@ -37,6 +40,15 @@ def assumed(body: str) -> str:
 )
 def test_accesses_that_a_path_reaches_without_a_wait(body: str, is_assumed: bool) -> None:
     assert bool(assumed(body)) == is_assumed
+
+
+@pytest.mark.parametrize(("body", "is_assumed"), [(STORE, True), (f"{WAIT} {STORE}", False)])
+def test_a_dependent_launch_of_a_kernel_without_a_wait(body: str, is_assumed: bool) -> None:
+    launch = launch_of(kernel(body), grid=1, block=32, args=[np.zeros(32, np.uint32)])
+    for dependent in (False, True):
+        report = warploom.check(replace(launch, dependent=dependent))
+        named = [each for each in report.assumptions if each.startswith("dependent-launch")]
+        assert bool(named) == (dependent and is_assumed)
 
 
 def test_the_lines_are_named() -> None:

@@ -50,10 +50,10 @@ def encode(session, address, extents=(8, 8), box=(8, 4)):
     return status, ctypes.string_at(at, 128)
 
 
-def start(session, *arguments, grid=2, name=b"scaled"):
+def start(session, *arguments, grid=2, name=b"scaled", dependent=0):
     held = [ctypes.create_string_buffer(raw, len(raw)) for raw in arguments]
     pointers = (ctypes.c_void_p * len(held))(*[ctypes.addressof(each) for each in held])
-    return session._on_launch(name, (ctypes.c_uint32 * 9)(grid, 1, 1, 32, 1, 1, 1, 1, 1), 0, pointers)
+    return session._on_launch(name, (ctypes.c_uint32 * 10)(grid, 1, 1, 32, 1, 1, 1, 1, 1, dependent), 0, pointers)
 
 
 def scaled(session, factor=3, **options):
@@ -127,6 +127,14 @@ def test_equal_launches_are_checked_once_and_repeats_are_skipped(tmp_path):
     assert (out == 4).all()
     assert (len(session.launches.ran), session.skipped, len(session.launches.reports)) == (3, 2, 2)
     assert session.launches.refuted() is None
+
+
+def test_a_dependent_launch_is_checked_as_one(tmp_path):
+    session = made(tmp_path, check=True)
+    for dependent in (0, 1):
+        assert scaled(session, dependent=dependent)[2] == 0
+    texts = ["\n".join(each.assumptions) for each in session.launches.reports]
+    assert ["dependent-launch" in text for text in texts] == [False, True]
 
 
 def test_a_recorded_launch_has_references_instead_of_addresses(tmp_path):

@@ -191,7 +191,7 @@ class _Judged:
             self.rules.assumed["timing-values"] += len(times)
         if reallocates(program.flow) and not any(map(program.kernel.directive, ("maxnreg", "minnctapersm"))):
             self.rules.assumed["register-budget"] += 1
-        early = early_accesses(program.flow)
+        early = early_accesses(program.flow, dependent=self.launch_.dependent)
         if early:
             self.rules.assumed["dependent-launch"] += len(early)
             lines = dict.fromkeys(str(op.instruction.loc or Loc(program.file, op.instruction.line)) for op in early)

@@ -17,11 +17,20 @@ _PRIVATE = frozenset({"shared", "local", "param", "const", "tensor", "register"}
 """Spaces that no other grid reaches."""
 
 
+def early_accesses(flow: Flow, *, dependent: bool) -> tuple[Op, ...]:
+    """The accesses to global memory that a path from the entry reaches without a wait, of a kernel that is launched
+    before the previous grid has completed or has instructions for it.
+    """
+    return _early(flow) if dependent or _takes_part(flow) else ()
+
+
 @once
-def early_accesses(flow: Flow) -> tuple[Op, ...]:
-    """The accesses to global memory that a path from the entry reaches without a wait; none without griddepcontrol."""
-    if not any(op.family == "griddepcontrol" for block in flow.blocks for op in block.ops):
-        return ()
+def _takes_part(flow: Flow) -> bool:
+    return any(op.family == "griddepcontrol" for block in flow.blocks for op in block.ops)
+
+
+@once
+def _early(flow: Flow) -> tuple[Op, ...]:
     found: list[Op] = []
     seen, ahead = {0}, [0]
     while ahead:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -250,3 +250,9 @@ class Report:
         lines += [f"  {each.name}: {each.count} pairs ({each.citation})" for each in self.relaxed]
         lines += [f"  lint {lint.code}: {lint.sentence}" for lint in self.lints]
         return "\n".join(lines)
+
+
+def proved(reports: Sequence[Report]) -> str:
+    """The verdict of reports that are all PROVED, with the names of their assumptions (`warploom explain`)."""
+    names = sorted({each.partition(":")[0] for report in reports for each in report.assumptions})
+    return "PROVED, as run" + (f", assuming {', '.join(names)}" if names else "")

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from warploom.checker.report import Verdict
+from warploom.checker.report import Verdict, proved
 from warploom.commands.console import complain, interrupted
 from warploom.commands.errors import INCOMPLETE, INTERRUPTED, catalogued, status_of, worst
 from warploom.commands.file_kinds import wrong_kind
@@ -70,5 +70,5 @@ def _summary(session: Session) -> str:
     if session.skipped:
         said.append(f"{session.skipped} repeated launches skipped")
     if session.launches.reports and all(report.ok for report in session.launches.reports):
-        said.append(f"{len(session.launches.reports)} checked: PROVED, as run")
+        said.append(f"{len(session.launches.reports)} checked: {proved(session.launches.reports)}")
     return ", ".join(said)

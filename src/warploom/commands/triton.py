@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warploom.checker.report import Verdict
+from warploom.checker.report import Verdict, proved
 from warploom.commands.console import complain
 from warploom.commands.errors import INCOMPLETE, MISMATCH, OK, status_of, worst
 from warploom.commands.file_kinds import wrong_kind
@@ -39,7 +39,7 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
                 sys.stderr.write(f"{text}\n")
         if session.reports and status == OK and all(report.ok for report in session.reports):
             count = len(session.reports)
-            sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: PROVED, as run\n")
+            sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: {proved(session.reports)}\n")
         if options.get("schedule") == "explore" and session.launches and status == OK:
             _show_explored(session.launches)
     return status

@@ -161,9 +161,11 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
 
 cudaError_t cudaGetKernel(cudaKernel_t *kernel, const void *host) { return said(__cudaGetKernel(kernel, host)); }
 
-static cudaError_t start(const void *function, dim3 grid, dim3 block, dim3 cluster, void **arguments, size_t shared) {
+static cudaError_t start(const void *function, dim3 grid, dim3 block, dim3 cluster, int dependent, void **arguments,
+                         size_t shared) {
   kernel_t *kernel = kernel_of(function);
-  uint32_t shape[9] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, cluster.x, cluster.y, cluster.z};
+  uint32_t shape[10] = {grid.x,  grid.y,    grid.z,    block.x,   block.y,
+                        block.z, cluster.x, cluster.y, cluster.z, dependent};
   if (broken)
     return OK;
   if (!kernel)
@@ -183,29 +185,32 @@ static const dim3 ONE = {1, 1, 1};
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream) {
-  return start(function, grid, block, ONE, arguments, shared);
+  return start(function, grid, block, ONE, 0, arguments, shared);
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                cudaStream_t stream) {
-  return start(kernel, grid, block, ONE, arguments, shared);
+  return start(kernel, grid, block, ONE, 0, arguments, shared);
 }
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
                                     cudaStream_t stream) {
-  return start(kernel, grid, block, ONE, arguments, shared);
+  return start(kernel, grid, block, ONE, 0, arguments, shared);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                                         cudaStream_t stream) {
-  return start(function, grid, block, ONE, arguments, shared);
+  return start(function, grid, block, ONE, 0, arguments, shared);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
   dim3 cluster = ONE;
+  int dependent = 0;
   for (unsigned at = 0; at < config->numAttrs; ++at)
     if (config->attrs[at].id == cudaLaunchAttributeClusterDimension) {
       cluster.x = config->attrs[at].val.clusterDim.x;
       cluster.y = config->attrs[at].val.clusterDim.y;
       cluster.z = config->attrs[at].val.clusterDim.z;
+    } else if (config->attrs[at].id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      dependent = config->attrs[at].val.programmaticStreamSerializationAllowed;
     }
-  return start(function, config->gridDim, config->blockDim, cluster, arguments, config->dynamicSmemBytes);
+  return start(function, config->gridDim, config->blockDim, cluster, dependent, arguments, config->dynamicSmemBytes);
 }
 
 /* `kernel<<<…>>>` pushes its configuration, and the stub of the kernel pops it. */

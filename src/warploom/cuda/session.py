@@ -116,7 +116,7 @@ class Session:
 
     def _on_launch(self, kernel: bytes, shape: Any, shared: int, arguments: Any) -> int:
         try:
-            self._run(self._launch(kernel.decode(), [int(shape[at]) for at in range(9)], shared, arguments))
+            self._run(self._launch(kernel.decode(), [int(shape[at]) for at in range(10)], shared, arguments))
         except BaseException as error:  # noqa: BLE001  no exception passes through compiled code
             self.error = self.error or error
             if isinstance(error, KeyboardInterrupt) or (
@@ -136,11 +136,11 @@ class Session:
         others = tuple(array for start, array in self.memory.all().items() if start not in own)
         return Launch(
             text, grid, block, tuple(given), name, cluster, shared, at_host_address=others,
-            variables=tuple(variables.arrays.items()),
+            variables=tuple(variables.arrays.items()), dependent=bool(shape[9]),
         )  # fmt: skip
 
     def _run(self, whole: Launch) -> None:
-        options, key = self.options, (whole.entry, whole.grid, whole.block, whole.cluster, whole.args)
+        options, key = self.options, (whole.entry, whole.grid, whole.block, whole.cluster, whole.args, whole.dependent)
         name = readable(whole.entry or "")
         self._repeats = self._repeats + 1 if key == self._last else 1
         self._last = key
