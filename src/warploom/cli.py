@@ -291,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
         "--autotune", default="first", metavar="first|all", help="run the first configuration that fits, or all"
     )
     triton.add_argument("--bench", action="store_true", help="run do_bench and perf_report in full, not once")
+    triton.add_argument("-m", dest="module", action="store_true", help="SCRIPT.py is a module's name, as for python -m")
     triton.add_argument("script", type=Path, metavar="SCRIPT.py", help="the program, followed by its arguments")
     triton.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=argparse.SUPPRESS)
     triton.set_defaults(command=_triton)
@@ -443,11 +444,13 @@ def _tune(options: argparse.Namespace) -> int:
 
 
 def _triton(options: argparse.Namespace) -> int:
-    from warploom.commands.triton import run_script
+    from warploom.commands.triton import run_module, run_script
 
     names = ("target", "schedule", "seed", "sms", "limit", "timeout", "record", "autotune", "bench", "budget")
     given = {name: getattr(options, name) for name in names}
     given["check"] = options.check and options.profile
+    if options.module:
+        return run_module(str(options.script), options.arguments, **given)
     return run_script(options.script, options.arguments, **given)
 
 

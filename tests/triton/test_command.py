@@ -268,6 +268,46 @@ def test_a_script_that_is_not_there(tmp_path):
     assert "UNREADABLE_FILE" in done.stderr
 
 
+def run_module(folder, name, *arguments):
+    command = [sys.executable, "-m", "warploom", "triton", "-m", name, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=1200)
+
+
+def test_a_module_runs_as_python_runs_it(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("COUNT = 300\n")
+    text = textwrap.dedent(SCRIPT).replace("import torch\n", "import torch\nfrom .sizes import COUNT\n", 1)
+    (package / "scale.py").write_text(text.replace("torch.randn(300", "torch.randn(COUNT"))
+    (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:], __package__)\n")
+    done = run_module(tmp_path, "package.scale", "--flag")
+    assert done.returncode == 0, done.stderr
+    assert "['--flag']" in done.stdout
+    failed = run_module(tmp_path, "package.scale", "fault")
+    assert failed.returncode == 2
+    assert "scale.py" in failed.stderr
+    assert "runpy" not in failed.stderr
+    assert run_module(tmp_path, "package", "-m", "x").stdout == "['-m', 'x'] package\n"
+
+
+@pytest.mark.parametrize("name", ["none", "package.none", "none.of.these", "a..b", "sys"])
+def test_a_module_that_is_not_there(tmp_path, monkeypatch, capsys, name):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["triton", "-m", name]) == 3
+    assert f"BAD_COMMAND: argument -m: {name} is neither a module in" in capsys.readouterr().err
+
+
+def test_a_package_without_a_main_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "__init__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["triton", "-m", "bare"]) == 3
+    assert "bare is a package without a module `__main__`" in capsys.readouterr().err
+
+
 THREADS = """
     import sys
     import threading

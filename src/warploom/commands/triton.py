@@ -1,4 +1,4 @@
-"""`warploom triton SCRIPT …`: runs an unmodified Triton or Gluon script on the emulator."""
+"""`warploom triton SCRIPT …`, or `-m MODULE …`: runs an unmodified Triton or Gluon program on the emulator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,54 @@ def run_script(script: Path, arguments: Sequence[str], *, timeout: float | None 
     if (other := wrong_kind(script, "triton")) is not None:
         raise other
     with machine(**options) as session, started_on_machine(session):
-        status = _run(script, arguments, timeout)
-        if any(report.verdict is Verdict.INCOMPLETE for report in session.reports):
-            status = worst(status, INCOMPLETE)
-            for text in dict.fromkeys(str(each) for each in session.reports if each.verdict is Verdict.INCOMPLETE):
-                sys.stderr.write(f"{text}\n")
-        if session.reports and status == OK and all(report.ok for report in session.reports):
-            count = len(session.reports)
-            sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: {proved(session.reports)}\n")
-        if options.get("schedule") == "explore" and session.launches and status == OK:
-            _show_explored(session.launches)
+        with _as_program(script, script.resolve().parent, arguments):
+            status = _run(script, lambda: runpy.run_path(str(script), run_name="__main__"), timeout)
+        return _concluded(session, status, options)
+
+
+def run_module(name: str, arguments: Sequence[str], *, timeout: float | None = None, **options: Any) -> int:
+    """Run a module as `python -m` does, or the `__main__` of a package, in a machine with these options."""
+    with machine(**options) as session, started_on_machine(session):
+        with _as_program(Path("-m"), Path.cwd(), arguments):
+            file = _file_of(name)
+            sys.argv[0] = str(file)
+            status = _run(file, lambda: runpy.run_module(name, run_name="__main__", alter_sys=True), timeout)
+        return _concluded(session, status, options)
+
+
+def _file_of(name: str) -> Path:
+    """The file of a module, as Python finds it. Packages that it is in are imported; if one raises an error, it does so
+    again when the module is run.
+    """
+    what = f"is neither a module in {Path.cwd()} nor one of an installed package"
+    try:
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            what, spec = "is a package without a module `__main__`", find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            return Path(name)
+        spec = None
+    except ValueError:  # an empty part, as in `a..b`
+        spec = None
+    except Exception:  # noqa: BLE001  the program's own
+        return Path(name)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise Diag.BAD_COMMAND.error(what=f"argument -m: {name} {what}", command="warploom triton")
+    return Path(spec.origin)
+
+
+def _concluded(session: Any, status: int, options: Mapping[str, Any]) -> int:
+    """Print what checks and schedules showed; the exit status."""
+    if any(report.verdict is Verdict.INCOMPLETE for report in session.reports):
+        status = worst(status, INCOMPLETE)
+        for text in dict.fromkeys(str(each) for each in session.reports if each.verdict is Verdict.INCOMPLETE):
+            sys.stderr.write(f"{text}\n")
+    if session.reports and status == OK and all(report.ok for report in session.reports):
+        count = len(session.reports)
+        sys.stderr.write(f"{count} launch{'es' * (count > 1)} checked: {proved(session.reports)}\n")
+    if options.get("schedule") == "explore" and session.launches and status == OK:
+        _show_explored(session.launches)
     return status
 
 
@@ -54,15 +93,11 @@ def _show_explored(launches: Sequence[Any]) -> None:
     sys.stderr.write(f"the same under every schedule: {count} launch{'es' * (count > 1)}, {runs} runs\n")
 
 
-def _run(script: Path, arguments: Sequence[str], timeout: float | None) -> int:
+def _run(script: Path, program: Callable[[], object], timeout: float | None) -> int:
     status, threads = OK, set(threading.enumerate())
-    with (
-        _as_program(script, arguments),
-        _reporting_threads(script) as failed,
-        limited(timeout, "The script", "warploom triton"),
-    ):
+    with _reporting_threads(script) as failed, limited(timeout, "The script", "warploom triton"):
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            program()
         except SystemExit as ending:
             status = _status(ending)
         except WarploomError as error:
@@ -160,10 +195,10 @@ def _packages(file: Path, script: Path) -> set[str]:
 
 
 @contextmanager
-def _as_program(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Give the script its command line and its directory, as Python does."""
+def _as_program(script: Path, directory: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Give the program its command line, and the directory in which it finds modules first, as Python does."""
     argv, path = sys.argv, sys.path
-    sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *path]
+    sys.argv, sys.path = [str(script), *arguments], [str(directory), *path]
     try:
         yield
     finally:
