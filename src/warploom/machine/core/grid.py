@@ -142,7 +142,6 @@ class Grid:
         self.names: dict[int, str] | None = None  # those of bytes of shared memory, once one was asked for
         self.barriers: dict[str, None] = {}
         self.heap: dict[int, int] = {}
-        self.heap_bytes = 0
         self._uniforms: dict[int, Uniforms] = {}
         """The uniforms at the start of the first CTA of each rank."""
         self.texts = Texts(self)
@@ -160,7 +159,7 @@ class Grid:
         self.taken_over = 0
         """Clusters whose work a running one has taken over."""
         self._idle = 0
-        self._steps = self._launched_at = self._all_ran_at = 0
+        self._steps = self._launched_at = self._all_ran_at = self.heap_bytes = 0
         self._last_effects = self._parked_at = self._expired_at = self._tried_at = -1
         self._expiries, self._breaks = Expiries(self), 0
         self._look_at = _LOOK_AFTER
