@@ -135,7 +135,8 @@ class Memories:
                 )  # fmt: skip
                 access.changes, access.rounds = event.changes, clash is not None and clash.across
                 access.incoherent = incoherent
-                if touch.space == "shared" and not strong and len(own.addresses) in (1, access.lanes.bit_count()):
+                alone = not strong and ".sync" not in event.source.instruction.opcode  # not one access of the warp
+                if touch.space == "shared" and alone and len(own.addresses) in (1, access.lanes.bit_count()):
                     access.addresses, access.width = own.addresses, own.width
                     if part.partial or access.lanes & access.lanes - 1:
                         access.limits, access.met = {**part.partial, part.component: part.whole}, part.met
