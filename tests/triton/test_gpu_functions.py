@@ -51,10 +51,8 @@ def test_products_with_a_wider_result():
     assert torch.mm(a.cpu(), b[0].cpu()).device.type == "cpu"
 
 
-@pytest.mark.parametrize("backend", SDPBackend.__members__)
+@pytest.mark.parametrize("backend", sorted(set(SDPBackend.__members__) - {"ERROR", "OVERRIDEABLE"}))
 def test_attention_with_a_backend_of_gpus(backend):
-    if backend in ("ERROR", "OVERRIDEABLE"):
-        pytest.skip("no backend of a GPU")
     q, k, v = torch.randn(3, 1, 2, 9, 16, device="cuda", dtype=torch.float16)
     with sdpa_kernel(getattr(SDPBackend, backend)):
         found = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
