@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from warploom.hardware.tmem import COLUMNS
+
 Array = npt.NDArray[Any]
 Space = tuple[str, int]
 """`shared` or `tensor`, and the rank of the CTA."""
 OFFSET = 0xFFFFFF
 """The bits of an address of shared memory without the CTA's rank."""
 _COLUMN = 0xFFFF
-_COLUMNS = 512
 _WORD = 4
 _MOST_BOUNDS = 1 << 10
 BARRIER_BYTES = 8
@@ -215,7 +216,7 @@ class Renaming:
         if space[0] == "tensor":
             if unit % _WORD:
                 return None
-            table, unit = cells.reshape(-1, _COLUMNS * _WORD >> shift), unit // _WORD
+            table, unit = cells.reshape(-1, COLUMNS * _WORD >> shift), unit // _WORD
         out = table.copy()
         if (found.bounds % unit).any() or (found.distances % unit).any():
             return None

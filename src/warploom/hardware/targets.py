@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from warploom.diagnostics import Diag
+from warploom.hardware.tmem import COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ _SM_100A = replace(
     first_ptx=(8, 6),
     sms=148,
     tensor_lanes=128,
-    tensor_columns=512,
+    tensor_columns=COLUMNS,
     has_wgmma=False,
     has_tcgen05=True,
     has_clc=True,

@@ -16,6 +16,9 @@ COLUMN_MASK = 0xFFFF
 the index of a scale factor there.
 """
 
+COLUMNS = 512
+"""Columns of a CTA's TMEM (PTX ISA 9.7.16.1)."""
+
 SMALLEST_ALLOCATION = 32
 """Columns; an allocation is a power of two of them (PTX ISA 9.7.16.7)."""
 

@@ -13,9 +13,8 @@ from warploom.checker.model.clocks import Clock, Triple, X
 from warploom.checker.model.operations import Form
 from warploom.checker.model.shadow import Access
 from warploom.checker.rules import Rules
+from warploom.hardware.tmem import COLUMNS
 from warploom.machine.observers.events import Event, Touch
-
-_COLUMNS = 512
 
 
 @dataclass(slots=True)
@@ -75,7 +74,7 @@ class Lifetimes:
         live = sum(each[0] for each in self._allocated.get(warp.cta, {}).values())
         freed = sum(each.size for each in rivals if each.is_freed)
         for each in rivals:
-            if each.size == size and not self.relinquishes and live + freed + size <= _COLUMNS:
+            if each.size == size and not self.relinquishes and live + freed + size <= COLUMNS:
                 continue
             text = "Nothing orders two tcgen05.alloc of a CTA, and in another order one of them is wrong or waits."
             parties = tuple(self.findings.party(one.source, one, "allocates") for one in (event, each.event))

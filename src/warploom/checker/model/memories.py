@@ -25,6 +25,7 @@ from warploom.checker.model.shadow import BLIND, PASSED_OVER, PASSED_READ, Acces
 from warploom.checker.report import Finding
 from warploom.checker.rules import Problem, Rules
 from warploom.hardware.threads import WARP_LANES
+from warploom.hardware.tmem import COLUMNS
 from warploom.machine.observers.events import Clash, Event, Placed, Started, Touch
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ GlobalTouch = tuple["Access", "Array", int]
 _PRIVATE = frozenset({"param", "const", "local", "register"})
 _OFFSET = 0xFFFFFF
 _CTA_BITS, _GLOBAL_BITS = 18, 16
-_COLUMNS = 512
 _WORD = 4
 _MOST_DISORDERED = 1 << 12
 
@@ -656,7 +656,7 @@ def _is_atomic(access: Access) -> bool:
 def _linear(touch: Touch) -> Array:
     """Byte offsets in the memory of a CTA; the words of TMEM lie in rows of lanes."""
     if touch.space == "tensor":
-        return ((touch.addresses >> 16) * _COLUMNS + (touch.addresses & 0xFFFF)) * _WORD
+        return ((touch.addresses >> 16) * COLUMNS + (touch.addresses & 0xFFFF)) * _WORD
     return touch.addresses & _OFFSET
 
 
